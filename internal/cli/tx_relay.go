@@ -195,7 +195,7 @@ func (c *txRelayCmd) Run(ctx context.Context, con *Console) error {
 	})
 }
 
-// txResolveCmd ends the status unknown.
+// txResolveCmd ends the status unknown, or a submission that no relayer can finish.
 type txResolveCmd struct {
 	ID        uuid.UUID `arg:"" name:"id" help:"The transaction, by the relay path's id."`
 	Retry     bool      `xor:"decision" help:"No relayer has it: queue it again."`
@@ -208,7 +208,8 @@ type txResolveCmd struct {
 
 func (txResolveCmd) Help() string {
 	return `A transaction is unknown if its relayer may have it, and no lookup can tell. Look for it at the relayer, by receiver, value, data
-and time, and on the chain. Without a decision this prints what is known.
+and time, and on the chain. Without a decision this prints what is known. A transaction stays submitting while no relayer has the
+idempotency scope of the one that may have it; if that scope is gone for good, decide likewise.
 
 With --retry it is executed twice if a relayer has it after all. With --failed the client may post it again, which is the same.
 Relayers that share idempotency keys find it by the key that is printed; it stays the same with --retry, unless its relayer had
@@ -231,12 +232,14 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 		if err := c.Print(con.Stdout, shown, shown.table); err != nil {
 			return err
 		}
-		if tx.Status == relay.Unknown {
+		if tx.Status == relay.Unknown || tx.Status == relay.Submitting {
 			fmt.Fprintf(con.Stderr, "decide: rollcall tx resolve %s with --relayer-tx ID, --retry or --failed\n", c.ID)
 		}
 		return nil
 	}
-	if tx.Status != relay.Unknown && (tx.Status != relay.Queued || !c.Failed) {
+	switch {
+	case tx.Status == relay.Unknown, tx.Status == relay.Submitting, tx.Status == relay.Queued && c.Failed:
+	default:
 		return fmt.Errorf("%s is %s, not unknown: there is nothing to resolve", c.ID, tx.Status)
 	}
 	if err := confirm(con, c.OutputFlags, c.Yes, shown.table, c.question()); err != nil {
@@ -273,7 +276,7 @@ func (c *txResolveCmd) resolve(ctx context.Context, s *store.Store, tx *relay.Tr
 	}
 	done, err := s.Resolve(ctx, tx.ID, decision, operatorName()+" decided")
 	if err == nil && !done {
-		return refused(id, "it is not unknown any more")
+		return refused(id, "a consumer submits it now, or has changed it: look at it, and repeat the command in a minute")
 	}
 	return resultOf(id, detail, err)
 }

@@ -184,6 +184,8 @@ const (
 	// noRelayer is the pause of a message that found no relayer, and busy the one after relayers that accept nothing now.
 	noRelayer = time.Second
 	busy      = time.Second
+	// noRelayerLong is the longest pause of a message whose relayers stay away, however long that lasts.
+	noRelayerLong = 30 * time.Second
 	// blocked is the pause of a call whose equal is unresolved.
 	blocked = 2 * time.Second
 	// again is the pause after an unknown outcome.

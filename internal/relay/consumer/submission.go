@@ -118,8 +118,9 @@ func (s *submission) resume(ctx context.Context) queue.Verdict {
 	}
 	choice, ok := s.cfg.Relayers.Choose(Want{Resume: true, Scope: s.tx.Scope})
 	if !ok {
+		// The scope may be gone for good. An alert reports the transaction's age then, and an operator resolves it.
 		s.metrics.waits.WithLabelValues("no relayer of the scope").Inc()
-		return s.release(ctx, noRelayer)
+		return s.release(ctx, min(max(noRelayer, time.Since(s.tx.UpdatedAt)/10), noRelayerLong))
 	}
 	v, _ := s.post(ctx, choice, true)
 	return v

@@ -82,7 +82,7 @@ func (s *Store) Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string
 	return n > 0, nil
 }
 
-// Resolution is an operator's decision about an unknown transaction.
+// Resolution is an operator's decision about a transaction that a relayer may have.
 type Resolution string
 
 // The decisions.
@@ -93,12 +93,12 @@ const (
 	ResolveFailed Resolution = "failed"
 )
 
-// Resolve ends the unknown status of a transaction, and reports whether it had a status that the decision can end. To store that a relayer has it,
-// use Accepted.
+// Resolve ends the status unknown by an operator's decision, or submitting while no consumer has the lease. It reports whether it did.
+// To store that a relayer has the transaction, use Accepted.
 func (s *Store) Resolve(ctx context.Context, id uuid.UUID, r Resolution, reason string) (bool, error) {
-	set, from := `status = 'failed', open = false`, []relay.Status{relay.Unknown, relay.Queued}
+	set, from := `status = 'failed', open = false`, []relay.Status{relay.Unknown, relay.Submitting, relay.Queued}
 	if r == ResolveRetry {
-		from = []relay.Status{relay.Unknown}
+		from = []relay.Status{relay.Unknown, relay.Submitting}
 		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '', relayer_tx = NULL,
 			reported_revision = 0, reported_at = '-infinity', withdrawing = false,
 			withdrawn = withdrawn + CASE WHEN relayer_tx IS NULL THEN 0 ELSE 1 END`
@@ -106,8 +106,8 @@ func (s *Store) Resolve(ctx context.Context, id uuid.UUID, r Resolution, reason 
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
 			UPDATE relay_transactions t SET `+set+`, status_reason = $2, revision = revision + 1, updated_at = now(), checks = 0,
-				check_at = now() + $3::interval
-			WHERE id = $1 AND status = ANY($4) RETURNING t.*
+				check_at = now() + $3::interval, holder = NULL, held_until = '-infinity'
+			WHERE id = $1 AND status = ANY($4) AND held_until <= now() RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed))`+record+` SELECT count(*) FROM changed`,
 		id, bounded(reason), s.cfg.Stranded, from).Scan(&n)
 	if err != nil {

@@ -348,7 +348,7 @@ func TestResolve_Retry_QueuesAgain(t *testing.T) {
 	require.NoError(t, err)
 	ok, err := f.Resolve(t.Context(), tx.ID, ResolveRetry, "")
 	require.NoError(t, err)
-	require.False(t, ok, "only an unknown one")
+	require.False(t, ok, "a consumer submits it")
 	_, err = f.Park(t.Context(), tx.ID, holder, "x")
 	require.NoError(t, err)
 	ok, err = f.Resolve(t.Context(), tx.ID, ResolveRetry, "nothing was sent")
@@ -357,6 +357,27 @@ func TestResolve_Retry_QueuesAgain(t *testing.T) {
 	require.Equal(t, relay.Queued, f.read(tx.ID).Status)
 	require.Equal(t, relay.Route{}, f.read(tx.ID).Route)
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_queue`))
+}
+
+// A submission that no relayer can finish is ended by an operator, once its consumer's lease has ended. That consumer cannot change it.
+func TestResolve_SubmittingWithoutALease(t *testing.T) {
+	f := setup(t)
+	for _, c := range []struct {
+		decision Resolution
+		want     relay.Status
+	}{{ResolveRetry, relay.Queued}, {ResolveFailed, relay.Failed}} {
+		tx := f.accept(transaction("shop"))
+		_, holder := f.begin(tx.ID, route, -time.Second)
+		ok, err := f.Resolve(t.Context(), tx.ID, c.decision, "the relayers' database is gone")
+		require.NoError(t, err)
+		require.True(t, ok)
+		got := f.read(tx.ID)
+		require.Equal(t, c.want, got.Status)
+		require.Equal(t, tx.RelayerKey(), got.RelayerKey(), "its relayer may have the key")
+		ok, err = f.Park(t.Context(), tx.ID, holder, "late")
+		require.NoError(t, err)
+		require.False(t, ok)
+	}
 }
 
 // Silent transactions are due, each for one reconciler and less often each time. Final ones never are.
