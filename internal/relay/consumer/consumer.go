@@ -204,7 +204,7 @@ func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, m queue
 			c.metrics.waits.WithLabelValues("no relayer").Inc()
 			return queue.Later(noRelayer)
 		}
-		verdict, next := c.attempt(ctx, m.ID, choice)
+		verdict, next := c.attempt(ctx, m.ID, choice, tried)
 		if !next {
 			return verdict
 		}
@@ -241,10 +241,10 @@ func (c *Consumer) choose(ctx context.Context, draining <-chan struct{}, tried [
 
 // attempt begins the transaction at a chosen relayer. next reports that the transaction is queued again, and that another
 // relayer may be tried at once.
-func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice) (v queue.Verdict, next bool) {
+func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, tried []string) (v queue.Verdict, next bool) {
 	c.begun.Add(1)
 	defer c.begun.Add(-1)
-	s := &submission{Consumer: c, id: id, holder: uuid.New(), deadline: time.Now().Add(c.cfg.Lease)}
+	s := &submission{Consumer: c, id: id, holder: uuid.New(), deadline: time.Now().Add(c.cfg.Lease), tried: tried}
 	begun, err := c.begins.Do(ctx, store.Start{ID: id, Holder: s.holder, Route: choice.Route, Lease: c.cfg.Lease})
 	if err != nil {
 		choice.Done(nil)
@@ -264,7 +264,7 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice) (v 
 	case store.Blocked:
 		c.metrics.waits.WithLabelValues("unresolved call").Inc()
 		if keyed, ok := c.cfg.Relayers.Choose(Want{Keyed: true}); ok {
-			return c.attempt(ctx, id, keyed)
+			return c.attempt(ctx, id, keyed, tried)
 		}
 		return queue.Later(blocked), false
 	case store.Missing:

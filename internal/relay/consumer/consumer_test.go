@@ -134,6 +134,23 @@ func TestConsumer_Rejected_Fails(t *testing.T) {
 	require.Equal(t, 1, r.Calls(upstreamtest.Submit))
 }
 
+// A relayer without a scope may reject a transaction for a reason of its own, such as an empty account: another one gets it. It fails
+// once they have all rejected it.
+func TestConsumer_RejectedByOneWithoutAScope_NextRelayer(t *testing.T) {
+	t.Parallel()
+	drained, funded := foreign(t), foreign(t)
+	w := setup(t, drained, funded)
+	drained.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+	id := w.post(1)
+	w.consume()
+	require.Equal(t, funded.URL(), w.reaches(id, relay.Submitted).Relayer)
+	funded.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+	require.NotEmpty(t, w.reaches(w.post(2), relay.Failed).Reason)
+	w.drained()
+	require.Equal(t, 2, drained.Calls(upstreamtest.Submit))
+	require.Equal(t, 2, funded.Calls(upstreamtest.Submit))
+}
+
 // A relayer without idempotency that accepted and did not answer: the transaction is found, or parked, never posted again.
 func TestConsumer_NoIdempotency_NeverDoubled(t *testing.T) {
 	t.Run("found", func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -24,6 +25,7 @@ type submission struct {
 	*Consumer
 	id, holder uuid.UUID
 	deadline   time.Time // of the lease, counted from before it was taken
+	tried      []string  // the relayers that did not take it since the message was delivered
 	tx         *relay.Transaction
 }
 
@@ -58,17 +60,16 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 			return s.release(ctx, again), false
 		}
 		log.Info("transaction rejected", "err", result.Reason)
+		if s.otherAsked(choice.Route) {
+			return s.requeue(ctx, choice.Route, result.Reason)
+		}
 		return s.end(ctx, s.cfg.Store.Fail, result.Reason, queue.Done()), false
 	case upstream.NotDone:
 		log.Info("relayer did not take a transaction", "err", result.Reason)
 		if resumed { // it proves nothing about the earlier request
 			return s.release(ctx, max(again, result.RetryAfter)), false
 		}
-		ok, err := s.cfg.Store.Requeue(ctx, s.id, s.holder, fmt.Sprintf("%s: %s", choice.Route.Relayer, result.Reason))
-		if err != nil || !ok {
-			return queue.Later(databaseAway), false // the row is resumed, or another consumer's
-		}
-		return queue.Verdict{}, true
+		return s.requeue(ctx, choice.Route, result.Reason)
 	case upstream.Unknown:
 		if result.KeyReused || result.Code == http.StatusGone { // no repetition tells more
 			return s.park(ctx, result.Reason), false
@@ -76,6 +77,28 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	}
 	log.Warn("outcome of a submission unknown", "err", result.Reason)
 	return s.release(ctx, again), false
+}
+
+// otherAsked reports whether another relayer is asked before a transaction fails that this one has rejected. A relayer without a scope
+// shares nothing with others: it may lack the money, or not allow the receiver.
+func (s *submission) otherAsked(rejected relay.Route) bool {
+	if rejected.Scope != "" || len(s.tried)+1 >= triesPerMessage {
+		return false
+	}
+	choice, ok := s.cfg.Relayers.Choose(Want{Exclude: append(slices.Clone(s.tried), rejected.Relayer)})
+	if ok {
+		choice.Done(nil)
+	}
+	return ok
+}
+
+// requeue returns the transaction to the queue. Another relayer may be tried at once.
+func (s *submission) requeue(ctx context.Context, from relay.Route, reason string) (v queue.Verdict, next bool) {
+	ok, err := s.cfg.Store.Requeue(ctx, s.id, s.holder, fmt.Sprintf("%s: %s", from.Relayer, reason))
+	if err != nil || !ok {
+		return queue.Later(databaseAway), false // the row is resumed, or another consumer's
+	}
+	return queue.Verdict{}, true
 }
 
 // trace starts a span in the trace of the client's request, and returns the header that names it.

@@ -22,7 +22,8 @@
 //	          be mined, plus this process's since then. A relayer that always reports 0 pending has the store's count.
 //	slowness  Recent latency, the highest counts most, or the age of the oldest request in flight if that is longer. A relayer
 //	          that does not respond is left before its first timeout.
-//	failures  Recent success. A relayer that fails every second request, which closes its breaker each time, is expensive.
+//	failures  Recent success. A relayer that fails every second request, which closes its breaker each time, is expensive. So is one
+//	          without a scope that rejects requests: its own account or policy may be the reason.
 //	silence   The share of its unmined transactions that have no hash after some seconds, or that it does not count as pending.
 //	          A relayer that accepts and never sends is expensive, however fast it accepts.
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/big"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -263,6 +264,22 @@ func TestChoose_BlackHole_GetsLessThanATenth(t *testing.T) {
 			require.Less(t, l.share(t, "b", 600), 0.1, "and it stays there")
 		})
 	}
+}
+
+// A relayer without a scope whose account is empty rejects each transaction at once. It stays available, because a rejection is the
+// client's fault otherwise.
+func TestChoose_RejectsWithoutAScope_GetsLittle(t *testing.T) {
+	t.Parallel()
+	w := setup(t, three)
+	drained := upstreamtest.Start(t, upstreamtest.Options{})
+	drained.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+	w.add("d", drained)
+	w.list("d", drained.URL())
+	w.becomes(true, "d")
+	l := w.load(10, 20*time.Millisecond)
+	l.falls(t, "d", 0.1, 30*time.Second)
+	require.Less(t, l.share(t, "d", 600), 0.1, "and it stays there")
+	w.becomes(true, "d")
 }
 
 func TestChoose_RelayerRefusesConnections_GetsAtMostOneMoreRequest(t *testing.T) {

@@ -33,8 +33,8 @@ const (
 	silencePenalty = 50
 	// fewUnmined is how many transactions without news prove nothing.
 	fewUnmined = 8
-	// leastSuccess bounds the factor of failures.
-	leastSuccess = 0.1
+	// leastSuccess bounds the factor of failures, at about a thousand: above the load of a relayer in normal use.
+	leastSuccess = 0.03
 )
 
 // member is a live relayer.
@@ -222,11 +222,12 @@ func (m *member) take(now time.Time) (consumer.Choice, bool) {
 		return consumer.Choice{}, false
 	}
 	flight := m.inFlight.PushBack(now)
+	scope := m.info.Scope
 	return consumer.Choice{
-		Route:   relay.Route{Relayer: m.id, URL: m.url, RelayerID: m.info.RelayerID, Scope: m.info.Scope},
+		Route:   relay.Route{Relayer: m.id, URL: m.url, RelayerID: m.info.RelayerID, Scope: scope},
 		Relayer: m.client,
 		Done: func(r *upstream.Result) {
-			m.returned(r, flight)
+			m.returned(r, scope, flight)
 			switch {
 			case r == nil || r.Busy:
 				report(errUnused)
@@ -240,7 +241,7 @@ func (m *member) take(now time.Time) (consumer.Choice, bool) {
 }
 
 // returned takes the result of a submission into account; nil if it was not made.
-func (m *member) returned(r *upstream.Result, flight *list.Element) {
+func (m *member) returned(r *upstream.Result, scope string, flight *list.Element) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inFlight.Remove(flight)
@@ -250,14 +251,19 @@ func (m *member) returned(r *upstream.Result, flight *list.Element) {
 	now := time.Now()
 	m.fleet.metrics.submitted.WithLabelValues(m.id, r.Outcome.String()).Inc()
 	latency, success := m.averages(now)
-	if r.Fault {
+	switch {
+	case r.Fault:
 		if now.After(m.pausedUntil) { // otherwise it is one more of the requests that were in flight at the first fault
 			m.faults++
 		}
 		pause := min(firstPause<<min(max(m.faults-1, 0), 8), longestPause)
 		m.pausedUntil = now.Add(max(pause, r.RetryAfter))
 		success /= 2
-	} else {
+	case r.Outcome == upstream.Rejected && scope == "":
+		// Its own balance or policy may be the reason, and it must not attract more because it rejects fast. It is not paused, because
+		// a client's invalid requests would pause all relayers.
+		success /= 2
+	default:
 		m.faults = 0
 		success += (1 - success) / 4
 		// The peak counts, so that a relayer that becomes slow is left at once.

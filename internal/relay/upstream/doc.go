@@ -8,7 +8,7 @@
 // claims no more than the response proves:
 //
 //	Accepted  the relayer has the transaction, under this id
-//	Rejected  the request itself is invalid; every relayer would refuse it
+//	Rejected  the relayer refuses the request itself; so would every relayer of its idempotency scope
 //	NotDone   this relayer does not have it; another may get it, or the same one later
 //	Unknown   it may have it; the caller resolves that by the idempotency key or by a lookup
 //
@@ -26,7 +26,8 @@
 //	200, 201, 202  Accepted with success:true and an id in JSON; otherwise Unknown. A proxy's page proves nothing
 //	other 2xx      Unknown
 //	3xx            NotDone, a fault: redirects are not followed, because the API key would follow them
-//	400            Rejected with the relayer's error in JSON; otherwise NotDone and a fault, because a proxy refused it
+//	400            Rejected with the relayer's error in JSON; otherwise NotDone and a fault, because a proxy refused it.
+//	               OpenZeppelin's also answers it if its own balance is too low, or its policy does not have the receiver
 //	401, 403       NotDone, a fault: a wrong key, a paused or a disabled relayer
 //	404            NotDone, a fault: the relayer's id is gone
 //	408, 409       Unknown: another request, or this one, may still be processed
