@@ -87,10 +87,16 @@ type Call struct {
 }
 
 // Digest identifies the effect of a call: its receiver, value and data.
-func (c *Call) Digest() [sha256.Size]byte {
-	b := append(make([]byte, 0, 64+len(c.Data)), c.To[:]...)
-	b = append(b, common.LeftPadBytes(c.Value.Bytes(), 32)...)
-	return sha256.Sum256(append(b, c.Data...))
+func (c *Call) Digest() [sha256.Size]byte { return DigestOf(&c.To, c.Value, c.Data) }
+
+// DigestOf returns the digest of a call; to is nil for a new contract.
+func DigestOf(to *common.Address, value *big.Int, data []byte) [sha256.Size]byte {
+	b := make([]byte, 0, 64+len(data))
+	if to != nil {
+		b = append(b, to[:]...)
+	}
+	b = append(b, common.LeftPadBytes(value.Bytes(), 32)...)
+	return sha256.Sum256(append(b, data...))
 }
 
 // Forward identifies a gasless transaction at its forwarder.
@@ -136,12 +142,18 @@ func (t *Transaction) RequestHash() [sha256.Size]byte {
 
 // Update is a relayer's report of a transaction, by a webhook or by a lookup.
 type Update struct {
+	// ID is the transaction, if it is known; the zero value stands for the only one with the relayer's id.
+	ID        uuid.UUID
 	RelayerTx string
 	Status    Status // submitted, mined or a final one
 	Hash      *common.Hash
 	Reason    string
 	// Revision orders the updates of relayers that number them; 0 if the relayer does not.
 	Revision int
-	// At is when the relayer made the report; zero if it did not say.
+	// At is when the relayer made the report; zero if that is not known. Such a report without a revision may be late: it only moves a
+	// transaction forward.
 	At time.Time
+	// Digest is that of the call that the relayer reports, by [DigestOf]; nil if it does not tell all of it. A relayer may use the nonce
+	// of a transaction for another call, such as a no-op, and report that as mined.
+	Digest []byte
 }

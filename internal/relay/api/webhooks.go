@@ -53,9 +53,6 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 	if report.At.IsZero() {
 		report.At = verified.At
 	}
-	if report.At.IsZero() || report.At.After(time.Now()) { // a relayer's clock that is ahead would hide later reports
-		report.At = time.Now()
-	}
 	applied, err := c.reports.Do(ctx, report)
 	if err != nil {
 		h.metrics.webhooks.WithLabelValues("failed").Inc()
@@ -94,6 +91,7 @@ type report struct {
 		Status   string  `json:"status"`
 		Reason   *string `json:"status_reason"`
 		Revision int     `json:"revision"`
+		upstream.Effect
 	} `json:"payload"`
 
 	// The flat dialect.
@@ -119,6 +117,10 @@ func parseReport(body []byte) (u relay.Update, ok bool, err error) {
 		}
 		u.RelayerTx, u.Revision = r.Payload.ID, r.Payload.Revision
 		hash, reason, status = r.Payload.Hash, r.Payload.Reason, r.Payload.Status
+		if to, data, value, whole := r.Payload.Call(); whole {
+			digest := relay.DigestOf(to, value, data)
+			u.Digest = digest[:]
+		}
 	case r.RelayerTx != "":
 		u.RelayerTx = r.RelayerTx
 		hash, reason = r.Hash, r.Reason

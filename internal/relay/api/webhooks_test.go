@@ -67,6 +67,28 @@ func TestWebhook_BothDialects_AreApplied(t *testing.T) {
 	}
 }
 
+// OpenZeppelin's relayer reports a no-op, to its own address, under the id of the transaction that it replaced.
+func TestWebhook_NoOp_IsFailed(t *testing.T) {
+	s := start(t, nil, nil)
+	s.atRelayer(s.post(`{"to": `+to+`, "value": "7", "data": "0xAb", "transactionId": "own"}`), "r1")
+	s.atRelayer(s.post(`{"to": `+to+`, "value": "7", "data": "0xAb", "transactionId": "no-op"}`), "r2")
+	call := func(body, fields string) string { return strings.Replace(body, `"value": "0x1"`, fields, 1) }
+	for id, c := range map[string]struct {
+		body string
+		want relay.Status
+	}{
+		"own":   {call(nested("r1", "confirmed", 0, time.Now()), `"to": `+to+`, "value": "0x7", "data": "0xab"`), relay.Confirmed},
+		"no-op": {call(nested("r2", "confirmed", 0, time.Now()), `"to": "0x00000000000000000000000000000000000000ee", "value": "0x0", "data": null`), relay.Failed},
+	} {
+		status, r := s.report(c.body, signature.HeaderOpenZeppelin, sign(newSecret, c.body))
+		require.Equal(t, http.StatusOK, status)
+		require.True(t, r.Changed)
+		tx, err := s.store.Get(t.Context(), "shop", id)
+		require.NoError(t, err)
+		require.Equal(t, c.want, tx.Status, "%s: %s", id, tx.Reason)
+	}
+}
+
 // A report of an unknown transaction is applied when its id arrives.
 func TestWebhook_UnknownTransaction_IsKept(t *testing.T) {
 	s := start(t, nil, nil)

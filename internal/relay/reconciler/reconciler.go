@@ -251,7 +251,11 @@ func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Tra
 		log.Warn("relayer answers an unknown status", "status", string(got.Status))
 		return nil
 	}
-	u := relay.Update{RelayerTx: d.RelayerTx, Status: status, Reason: got.Reason, Revision: got.Revision, At: at}
+	u := relay.Update{ID: d.ID, RelayerTx: d.RelayerTx, Status: status, Reason: got.Reason, Revision: got.Revision, At: at}
+	if got.Whole {
+		digest := relay.DigestOf(got.To, got.Value, got.Data)
+		u.Digest = digest[:]
+	}
 	if got.Hash != (common.Hash{}) {
 		u.Hash = &got.Hash
 	}

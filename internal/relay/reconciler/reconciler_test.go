@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -220,6 +221,35 @@ func TestReconciler_ForeignRelayerSwallowsTheTransaction_IsParked(t *testing.T) 
 	require.Zero(t, w.relayer.Calls(upstreamtest.Cancel))
 	w.relayer.Advance(t, relayerTx, "confirmed")
 	w.confirmedByChecks(id)
+}
+
+// A relayer that reports a no-op in the transaction's place has not executed it.
+func TestReconciler_RelayerSentANoOp_IsFailed(t *testing.T) {
+	w := setup(t)
+	id, relayerTx := w.submitted()
+	w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(500)) // until it has the no-op
+	w.relayer.Advance(t, relayerTx, "confirmed")
+	noop := w.relayer.Transactions()[0]
+	noop.To, noop.Value, noop.Data = common.Address{0xee}.Hex(), new(big.Int), "0x"
+	w.relayer.Remove(relayerTx)
+	w.relayer.Add(noop)
+	w.relayer.Fail(upstreamtest.Get, nil)
+	require.Contains(t, w.reaches(id, relay.Failed).Reason, "another call")
+}
+
+// Reports that cannot be matched do not keep relayers from being asked.
+func TestReconciler_ReportsNotMatched_AsksRelayers(t *testing.T) {
+	w := setup(t, func(c *Config) { c.Store = unmatched{c.Store} })
+	id, relayerTx := w.submitted()
+	w.relayer.Advance(t, relayerTx, "confirmed")
+	w.reaches(id, relay.Confirmed)
+}
+
+// unmatched is a store that cannot match reports.
+type unmatched struct{ Store }
+
+func (unmatched) MatchReports(context.Context) (int, error) {
+	return 0, errors.New("no space left on device")
 }
 
 // A relayer that accepts connections and never answers costs one timeout a round, not one for each of its transactions.

@@ -14,7 +14,7 @@ import (
 
 // Applied is the result of one report.
 type Applied struct {
-	// ID is the transaction's id; zero if no row has the relayer's id, and the report was kept.
+	// ID is the transaction's id; zero if no row has the relayer's id, and the report was kept, or if several rows have it.
 	ID uuid.UUID
 	// Changed reports that the report changed the transaction. It is false for a repeated or late one.
 	Changed bool
@@ -24,28 +24,39 @@ type Applied struct {
 }
 
 // rank orders statuses for reports without a revision and of the same time.
-const rank = `CASE %s WHEN 'submitted' THEN 1 WHEN 'mined' THEN 2 ELSE 3 END`
+const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined' THEN 2 ELSE 3 END`
 
-// applySQL returns the end of a statement that applies the rows of "asked" (n, relayer_tx, status, reason, tx_hash, revision,
-// at), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks, because the
-// relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled without having sent it, returns to
-// the queue.
+// applySQL returns the end of a statement that applies the rows of "asked" (n, tx, relayer_tx, status, reason, tx_hash, revision,
+// at, digest), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks, because
+// the relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled without having sent it, returns to
+// the queue. One whose nonce its relayer has used for another call has failed.
 //
 // "found" has the transactions of the relayer's ids. Only an array of ids, and a condition on "open" that no index can use,
-// make the planner read these alone: with a join, it reads all open transactions for each batch.
+// make the planner read these alone: with a join, it reads all open transactions for each batch. A report that does not name the
+// transaction, of an id that two relayers have given, is for neither: the reconciler asks both.
 func applySQL(enqueueRequeued string) string {
 	return `found AS MATERIALIZED (
-			SELECT id, relayer_tx FROM relay_transactions WHERE relayer_tx = ANY(ARRAY(SELECT relayer_tx FROM asked))
+			SELECT id, relayer_tx, count(*) OVER (PARTITION BY relayer_tx) AS owners
+			FROM relay_transactions WHERE relayer_tx = ANY(ARRAY(SELECT relayer_tx FROM asked))
+		), matched AS MATERIALIZED (
+			SELECT a.n, f.id FROM asked a JOIN found f ON f.relayer_tx = a.relayer_tx AND (f.id = a.tx OR a.tx IS NULL AND f.owners = 1)
 		), newest AS (
-			SELECT DISTINCT ON (relayer_tx) * FROM asked ORDER BY relayer_tx, revision DESC, at DESC, ` + fmt.Sprintf(rank, "status") + ` DESC
+			SELECT DISTINCT ON (m.id) m.id, a.* FROM matched m JOIN asked a USING (n)
+			ORDER BY m.id, revision DESC, coalesce(at, now()) DESC, ` + fmt.Sprintf(rank, "status") + ` DESC
 		), locked AS MATERIALIZED (
-			SELECT t.id, a.status, a.reason, a.tx_hash, a.revision, a.at,
-				t.withdrawing AND a.status = 'canceled' AND a.tx_hash IS NULL AND t.tx_hash IS NULL AS withdrawn,
-				(t.status, t.status_reason) <> (a.status, a.reason) OR a.tx_hash IS DISTINCT FROM t.tx_hash AND a.tx_hash IS NOT NULL AS visible
-			FROM newest a JOIN found f ON f.relayer_tx = a.relayer_tx JOIN relay_transactions t ON t.id = f.id
-			WHERE t.id = ANY(ARRAY(SELECT id FROM found)) AND CASE WHEN NOT t.open OR t.relayer_tx IS DISTINCT FROM a.relayer_tx THEN false
-				WHEN a.revision > 0 AND t.reported_revision > 0 THEN a.revision > t.reported_revision
-				ELSE (a.at, ` + fmt.Sprintf(rank, "a.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
+			SELECT t.id, e.status, e.reason, e.tx_hash, a.revision, coalesce(a.at, now()) AS at,
+				t.withdrawing AND e.status = 'canceled' AND e.tx_hash IS NULL AND t.tx_hash IS NULL AS withdrawn,
+				(t.status, t.status_reason) <> (e.status, e.reason) OR e.tx_hash IS DISTINCT FROM t.tx_hash AND e.tx_hash IS NOT NULL AS visible
+			FROM newest a JOIN relay_transactions t ON t.id = a.id
+			CROSS JOIN LATERAL (SELECT coalesce(a.digest <> t.digest, false) AND a.status IN ('mined', 'confirmed') AS is) AS other
+			CROSS JOIN LATERAL (SELECT
+				CASE WHEN NOT other.is THEN a.status WHEN a.status = 'mined' THEN 'submitted' ELSE 'failed' END AS status,
+				CASE WHEN NOT other.is THEN a.reason ELSE 'its relayer used its nonce for another call' || coalesce(': 0x' || encode(a.tx_hash, 'hex'), '') END AS reason,
+				CASE WHEN NOT other.is THEN a.tx_hash END AS tx_hash) AS e
+			WHERE t.id = ANY(ARRAY(SELECT id FROM matched)) AND CASE WHEN NOT t.open OR t.relayer_tx IS DISTINCT FROM a.relayer_tx THEN false
+				WHEN a.revision > 0 AND (t.reported_revision > 0 OR a.at IS NULL) THEN a.revision > t.reported_revision
+				WHEN a.at IS NULL THEN (` + fmt.Sprintf(rank, "e.status") + `, e.tx_hash IS NOT NULL) > (` + fmt.Sprintf(rank, "t.status") + `, t.tx_hash IS NOT NULL)
+				ELSE (a.at, ` + fmt.Sprintf(rank, "e.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
 			ORDER BY t.id FOR UPDATE OF t
 		), seen AS (
 			UPDATE relay_transactions t SET reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
@@ -70,27 +81,35 @@ func applySQL(enqueueRequeued string) string {
 // has the relayer's id.
 func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, error) {
 	n := len(reports)
-	txs, statuses, reasons := make([]string, n), make([]string, n), make([]string, n)
-	hashes, revisions, times, numbers := make([][]byte, n), make([]int32, n), make([]time.Time, n), make([]int32, n)
-	for i, r := range reports {
+	ids, txs, statuses, reasons := make([]*uuid.UUID, n), make([]string, n), make([]string, n), make([]string, n)
+	hashes, digests, revisions, times, numbers := make([][]byte, n), make([][]byte, n), make([]int32, n), make([]*time.Time, n), make([]int32, n)
+	for i := range reports {
+		r := &reports[i]
 		numbers[i], txs[i], statuses[i], reasons[i] = int32(i), r.RelayerTx, string(r.Status), bounded(r.Reason)
-		revisions[i], times[i] = int32(r.Revision), r.At
+		revisions[i], digests[i] = int32(r.Revision), r.Digest
+		if r.ID != uuid.Nil {
+			ids[i] = &r.ID
+		}
+		if !r.At.IsZero() {
+			times[i] = &r.At
+		}
 		if r.Hash != nil {
 			hashes[i] = r.Hash[:]
 		}
 	}
 	rows, err := s.db.Query(ctx, `WITH asked AS MATERIALIZED (
-			SELECT n, relayer_tx, status, reason, tx_hash, revision, LEAST(at, now()) AS at -- a clock that is ahead would hide later reports
-			FROM unnest($2::int[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[])
-				AS a (n, relayer_tx, status, reason, tx_hash, revision, at)
+			SELECT n, tx, relayer_tx, status, reason, tx_hash, revision, digest,
+				CASE WHEN at <= now() THEN at WHEN at > now() THEN now() END AS at -- a clock that is ahead would hide later reports
+			FROM unnest($2::int[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::int[], $9::timestamptz[], $10::bytea[])
+				AS a (n, tx, relayer_tx, status, reason, tx_hash, revision, at, digest)
 		), `+s.apply+`, kept AS (
-			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at)
-			SELECT a.relayer_tx, a.status, a.reason, a.tx_hash, a.revision, a.at FROM asked a
-			WHERE NOT EXISTS (SELECT FROM found f WHERE f.relayer_tx = a.relayer_tx)
+			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at, digest)
+			SELECT a.relayer_tx, a.status, a.reason, a.tx_hash, a.revision, a.at, a.digest FROM asked a
+			WHERE a.tx IS NULL AND NOT EXISTS (SELECT FROM found f WHERE f.relayer_tx = a.relayer_tx)
 		)
-		SELECT a.n, f.id, c.id IS NOT NULL, coalesce(c.client, ''), coalesce(c.client_id, c.id::text, ''), coalesce(c.revision, 0)
-		FROM asked a LEFT JOIN found f ON f.relayer_tx = a.relayer_tx LEFT JOIN changed c ON c.id = f.id`,
-		s.cfg.Silent, numbers, txs, statuses, reasons, hashes, revisions, times)
+		SELECT a.n, m.id, c.id IS NOT NULL, coalesce(c.client, ''), coalesce(c.client_id, c.id::text, ''), coalesce(c.revision, 0)
+		FROM asked a LEFT JOIN matched m USING (n) LEFT JOIN changed c ON c.id = m.id`,
+		s.cfg.Silent, numbers, ids, txs, statuses, reasons, hashes, revisions, times, digests)
 	if err != nil {
 		return nil, fmt.Errorf("apply reports: %w", err)
 	}
@@ -112,7 +131,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 
 // storedSQL takes kept reports and applies them. %s selects them.
 const storedSQL = `WITH asked AS MATERIALIZED (
-		DELETE FROM relay_reports r WHERE %s RETURNING id AS n, relayer_tx, status, reason, tx_hash, revision, at
+		DELETE FROM relay_reports r WHERE %s RETURNING id AS n, NULL::uuid AS tx, relayer_tx, status, reason, tx_hash, revision, at, digest
 	), `
 
 // queueStoredReports applies the kept reports of transactions whose relayer's ids the batch has stored.
@@ -120,13 +139,17 @@ func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
 	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY($2)`)+s.apply+`SELECT`, s.cfg.Silent, relayerTxs)
 }
 
-// MatchReports applies kept reports whose transactions are known by now. A report may be kept while another process stores
-// the relayer's id: neither sees the other. It also removes reports that nothing has claimed for a week, and returns their
-// number.
+// maxMatched is how many kept reports one MatchReports applies.
+const maxMatched = 1000
+
+// MatchReports applies kept reports whose transactions are known by now, up to 1,000. A report may be kept while another process
+// stores the relayer's id: neither sees the other. It also removes reports that nothing has claimed for a week, and returns
+// their number.
 func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
 	// The planner makes a join of EXISTS, and may read the index of all transactions for it.
-	if _, err := s.db.Exec(ctx, fmt.Sprintf(storedSQL, `(SELECT true FROM relay_transactions t WHERE t.relayer_tx = r.relayer_tx LIMIT 1)`)+s.apply+`SELECT`,
-		s.cfg.Silent); err != nil {
+	if _, err := s.db.Exec(ctx, fmt.Sprintf(storedSQL, `r.id = ANY(ARRAY(SELECT id FROM relay_reports k
+			WHERE (SELECT true FROM relay_transactions t WHERE t.relayer_tx = k.relayer_tx LIMIT 1) ORDER BY id LIMIT $2))`)+s.apply+`SELECT`,
+		s.cfg.Silent, maxMatched); err != nil {
 		removed, purged := s.purgeReports(ctx)
 		return removed, errors.Join(fmt.Errorf("match reports: %w", err), purged)
 	}

@@ -288,6 +288,80 @@ func TestApply_Reorganization_TakesMinedBack(t *testing.T) {
 	}
 }
 
+// A report without a time and a revision may be late: it moves a transaction forward, or tells its hash.
+func TestApply_Untimed_OnlyMovesForward(t *testing.T) {
+	f := setup(t)
+	hash := common.Hash{9}
+	tx := f.submitted("shop", "r1")
+	require.True(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Submitted, Hash: &hash}).Changed)
+	require.Equal(t, hash, *f.read(tx.ID).Hash)
+	require.True(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Mined, Hash: &hash}).Changed)
+	require.False(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Submitted, Hash: &hash}).Changed)
+	require.False(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Submitted, At: time.Now().Add(-time.Hour)}).Changed, "mined was received after that")
+	ok, err := f.Lose(t.Context(), tx.ID, "r1", "its relayer does not have it")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.True(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Mined, Hash: &hash}).Changed)
+	require.True(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Confirmed, Hash: &hash}).Changed)
+}
+
+// A relayer that uses the nonce for another call, such as a no-op, and reports that as mined and confirmed, has not executed the
+// transaction.
+func TestApply_OtherCall_IsFailed(t *testing.T) {
+	f := setup(t)
+	hash := common.Hash{9}
+	other := relay.DigestOf(&common.Address{2}, new(big.Int), nil)
+	for name, digest := range map[string][]byte{"other": other[:], "same": nil, "untold": nil} {
+		tx := f.submitted("shop", name)
+		if name == "same" {
+			own := tx.Digest()
+			digest = own[:]
+		}
+		for i, status := range []relay.Status{relay.Mined, relay.Confirmed} {
+			f.apply(relay.Update{RelayerTx: name, Status: status, Hash: &hash, Revision: 4 + i, Digest: digest})
+			got := f.read(tx.ID)
+			if name != "other" {
+				require.Equal(t, status, got.Status, name)
+				continue
+			}
+			require.Equal(t, []relay.Status{relay.Submitted, relay.Failed}[i], got.Status)
+			require.Contains(t, got.Reason, "another call: "+hash.Hex())
+			require.Nil(t, got.Hash)
+		}
+	}
+
+	early := f.accept(transaction("shop"))
+	f.apply(relay.Update{RelayerTx: "early", Status: relay.Confirmed, Hash: &hash, Digest: other[:]})
+	f.begin(early.ID, route, time.Minute)
+	f.accepted(early.ID, route, "early")
+	require.Equal(t, relay.Failed, f.read(early.ID).Status, "a kept report")
+}
+
+// Two relayers may give the same id. A report that does not name the transaction is for neither.
+func TestApply_EqualIDsOfTwoRelayers(t *testing.T) {
+	f := setup(t)
+	first, second := f.submitted("shop", "1"), f.submitted("other", "1")
+	require.Equal(t, Applied{}, f.apply(relay.Update{RelayerTx: "1", Status: relay.Confirmed, Revision: 5}))
+	require.Zero(t, f.count(`SELECT count(*) FROM relay_reports`))
+	require.Equal(t, first.ID, f.apply(relay.Update{ID: first.ID, RelayerTx: "1", Status: relay.Confirmed, Revision: 5}).ID)
+	require.Equal(t, relay.Confirmed, f.read(first.ID).Status)
+	require.Equal(t, relay.Submitted, f.read(second.ID).Status)
+}
+
+// However many reports were kept, one call applies a bounded number of them.
+func TestMatchReports_Many_AreBounded(t *testing.T) {
+	f := setup(t)
+	f.submitted("shop", "r1")
+	_, err := f.db.Exec(t.Context(), `INSERT INTO relay_reports (relayer_tx, status, reason, revision)
+		SELECT 'r1', 'submitted', '', 1 FROM generate_series(1, $1)`, maxMatched+500)
+	require.NoError(t, err)
+	for _, left := range []int{500, 0} {
+		_, err = f.MatchReports(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, left, f.count(`SELECT count(*) FROM relay_reports`))
+	}
+}
+
 // Of several reports in one batch the newest counts, in any order.
 func TestApply_Batch_NewestCounts(t *testing.T) {
 	f := setup(t)

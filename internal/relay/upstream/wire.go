@@ -92,11 +92,44 @@ type transactionBody struct {
 	CreatedAt    string  `json:"created_at"`
 	SentAt       *string `json:"sent_at"`
 	ConfirmedAt  *string `json:"confirmed_at"`
-	Value        string  `json:"value"`
-	To           *string `json:"to"`
-	Data         *string `json:"data"`
 	IsCanceled   *bool   `json:"is_canceled"`
 	Revision     int     `json:"revision"`
+	Effect
+}
+
+// Effect has the fields of a relayer's transaction that decide what it does. Fields of other types than text are as if they were missing.
+type Effect struct {
+	To    text `json:"to"`
+	Value text `json:"value"`
+	Data  text `json:"data"`
+}
+
+// Call returns the receiver, nil for a new contract, the data and the value. Unreadable ones are nil. whole reports that all of them
+// were there and could be read: only then can the effect be compared.
+func (e *Effect) Call() (to *common.Address, data []byte, value *big.Int, whole bool) {
+	whole = e.To.given && e.Data.given
+	if s := e.To.string; s != "" {
+		if common.IsHexAddress(s) {
+			to = new(common.HexToAddress(s))
+		} else {
+			whole = false
+		}
+	}
+	data, err := hexBytes(e.Data.string)
+	value = amount(e.Value.string)
+	return to, data, value, whole && err == nil && value != nil
+}
+
+// text is an optional text.
+type text struct {
+	string
+	given bool // it was there, as text or as null
+}
+
+// UnmarshalJSON implements [json.Unmarshaler]. It accepts everything.
+func (t *text) UnmarshalJSON(b []byte) error {
+	t.given = json.Unmarshal(b, &t.string) == nil
+	return nil
 }
 
 // Status is a transaction's status, in OpenZeppelin's words.
@@ -146,6 +179,8 @@ type Transaction struct {
 	To    *common.Address // nil creates a contract
 	Data  []byte
 	Value *big.Int // wei; nil if the relayer's text is no amount
+	// Whole reports that the relayer's answer had all three, so that they can be compared.
+	Whole bool
 
 	CreatedAt, SentAt, ConfirmedAt time.Time
 }
@@ -172,13 +207,7 @@ func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
 		t.Reason = c.printable(*b.StatusReason)
 	}
 	t.IsCanceled = b.IsCanceled != nil && *b.IsCanceled
-	if b.To != nil && common.IsHexAddress(*b.To) {
-		t.To = new(common.HexToAddress(*b.To))
-	}
-	if b.Data != nil {
-		t.Data, _ = hexBytes(*b.Data)
-	}
-	t.Value = amount(b.Value)
+	t.To, t.Data, t.Value, t.Whole = b.Call()
 	t.CreatedAt = instant(&b.CreatedAt)
 	t.SentAt, t.ConfirmedAt = instant(b.SentAt), instant(b.ConfirmedAt)
 	return t, nil
