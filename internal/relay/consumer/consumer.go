@@ -181,36 +181,35 @@ const (
 	// consumer takes no more messages, so that those put back go to others.
 	patience  = 5 * time.Second
 	lookAgain = 100 * time.Millisecond
-	// noRelayer is the pause of a message that found no relayer, and busy the one after relayers that accept nothing now.
-	noRelayer = time.Second
-	busy      = time.Second
-	// noRelayerLong is the longest pause of a message whose relayers stay away, however long that lasts.
-	noRelayerLong = 30 * time.Second
-	// blocked is the pause of a call whose equal is unresolved.
-	blocked = 2 * time.Second
-	// again is the pause after an unknown outcome.
-	again = time.Second
-	// databaseAway is the pause after a failure of the database.
-	databaseAway = time.Second
+	// shortestPause and longestPause bound the pause of a message whose transaction no relayer takes now.
+	shortestPause, longestPause = time.Second, 30 * time.Second
+	// afterBlocked is the pause of a call whose equal is unresolved.
+	afterBlocked = 2 * time.Second
+	// afterUnknown is the pause after an unknown outcome.
+	afterUnknown = time.Second
+	// afterDatabase is the pause after a failure of the database.
+	afterDatabase = time.Second
 )
 
 // handle submits the transaction of one message. It does not wait for a relayer after draining is closed.
 func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, m queue.Message) queue.Verdict {
 	var tried []string
+	verdict := queue.Later(shortestPause)
 	for range triesPerMessage {
 		choice, ok := c.choose(ctx, draining, tried)
 		if !ok {
 			// A row that an earlier attempt has begun needs a relayer of its scope, so there is nothing to do for it either.
 			c.metrics.waits.WithLabelValues("no relayer").Inc()
-			return queue.Later(noRelayer)
+			break
 		}
-		verdict, next := c.attempt(ctx, m.ID, choice, tried)
+		var next bool
+		verdict, next = c.attempt(ctx, m.ID, choice, tried)
 		if !next {
 			return verdict
 		}
 		tried = append(tried, choice.Route.Relayer)
 	}
-	return queue.Later(busy)
+	return verdict
 }
 
 // choose chooses a relayer. If there is none at all, it waits for one.
@@ -240,7 +239,7 @@ func (c *Consumer) choose(ctx context.Context, draining <-chan struct{}, tried [
 }
 
 // attempt begins the transaction at a chosen relayer. next reports that the transaction is queued again, and that another
-// relayer may be tried at once.
+// relayer may be tried at once; if there is none, v is the verdict.
 func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, tried []string) (v queue.Verdict, next bool) {
 	c.begun.Add(1)
 	defer c.begun.Add(-1)
@@ -249,7 +248,7 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, tri
 	if err != nil {
 		choice.Done(nil)
 		c.log.Warn("submission not begun", "tx", id, "err", err)
-		return queue.Later(databaseAway), false
+		return queue.Later(afterDatabase), false
 	}
 	s.tx = begun.Transaction
 	if begun.State == store.Fresh {
@@ -266,7 +265,7 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, tri
 		if keyed, ok := c.cfg.Relayers.Choose(Want{Keyed: true}); ok {
 			return c.attempt(ctx, id, keyed, tried)
 		}
-		return queue.Later(blocked), false
+		return queue.Later(afterBlocked), false
 	case store.Missing:
 		return queue.Dead("there is no such transaction"), false
 	default: // settled

@@ -16,7 +16,6 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
-	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
 )
 
@@ -259,7 +258,7 @@ func TestConsumer_RequestHangs_TakesTheNextMessage(t *testing.T) {
 	release := sync.OnceFunc(func() { close(released) })
 	var first atomic.Bool
 	first.Store(true)
-	w.fleet.slow = func(upstream.Submission) {
+	w.fleet.slow = func(context.Context) {
 		if first.CompareAndSwap(true, false) {
 			<-released
 		}
@@ -274,6 +273,23 @@ func TestConsumer_RequestHangs_TakesTheNextMessage(t *testing.T) {
 	w.reaches(w.post(2), relay.Submitted)
 	release()
 	w.reaches(hangs, relay.Submitted)
+}
+
+// A request ends with its lease at the latest: another consumer resumes after that.
+func TestConsumer_Request_EndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	w := setup(t, ours(t, nil))
+	remaining := make(chan time.Duration, 100)
+	w.fleet.slow = func(ctx context.Context) {
+		if deadline, ok := ctx.Deadline(); ok {
+			remaining <- time.Until(deadline)
+		}
+	}
+	id := w.post(1)
+	w.consume(func(c *Config) { c.Lease = time.Minute })
+	w.reaches(id, relay.Submitted)
+	require.NotEmpty(t, remaining)
+	require.LessOrEqual(t, <-remaining, time.Minute)
 }
 
 // signaled is a queue that reports when its messages are taken.

@@ -75,17 +75,17 @@ type fixedFleet struct {
 	members []member
 	away    map[string]bool // by URL
 	asked   atomic.Int64
-	slow    func(upstream.Submission) // called before each submission, if set
+	slow    func(context.Context) // called before each submission, if set, with its context
 }
 
 // slowed is a relayer with a hook before each submission.
 type slowed struct {
 	Relayer
-	before func(upstream.Submission)
+	before func(context.Context)
 }
 
 func (s slowed) Submit(ctx context.Context, sub upstream.Submission) upstream.Result {
-	s.before(sub)
+	s.before(ctx)
 	return s.Relayer.Submit(ctx, sub)
 }
 

@@ -38,10 +38,13 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	if time.Now().After(s.deadline.Add(-s.cfg.Lease / 2)) {
 		choice.Done(nil)
 		s.log.Warn("submission given up before its request", "tx", s.id, "err", errLate)
-		return s.release(ctx, again), false
+		return s.release(ctx, afterUnknown), false
 	}
 	traceparent, span := s.trace(ctx, choice.Route.Relayer)
-	result := choice.Relayer.Submit(ctx, upstream.Submission{
+	// A request that outlasts the lease would go on while another consumer resumes.
+	leased, cancel := context.WithDeadline(ctx, s.deadline)
+	defer cancel()
+	result := choice.Relayer.Submit(leased, upstream.Submission{
 		RelayerID: choice.Route.RelayerID, IdempotencyKey: s.tx.RelayerKey(), Scope: choice.Route.Scope, To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value,
 		GasLimit: s.tx.GasLimit, Speed: string(s.tx.Speed), Traceparent: traceparent,
 	})
@@ -57,7 +60,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	case upstream.Rejected:
 		if resumed && time.Since(s.tx.UpdatedAt) < s.cfg.Settled {
 			// The earlier request may still be on its way, and be accepted.
-			return s.release(ctx, again), false
+			return s.release(ctx, afterUnknown), false
 		}
 		log.Info("transaction rejected", "err", result.Reason)
 		if s.otherAsked(choice.Route) {
@@ -67,7 +70,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	case upstream.NotDone:
 		log.Info("relayer did not take a transaction", "err", result.Reason)
 		if resumed { // it proves nothing about the earlier request
-			return s.release(ctx, max(again, result.RetryAfter)), false
+			return s.release(ctx, max(afterUnknown, result.RetryAfter)), false
 		}
 		return s.requeue(ctx, choice.Route, result.Reason)
 	case upstream.Unknown:
@@ -76,7 +79,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		}
 	}
 	log.Warn("outcome of a submission unknown", "err", result.Reason)
-	return s.release(ctx, again), false
+	return s.release(ctx, afterUnknown), false
 }
 
 // otherAsked reports whether another relayer is asked before a transaction fails that this one has rejected. A relayer without a scope
@@ -92,13 +95,18 @@ func (s *submission) otherAsked(rejected relay.Route) bool {
 	return ok
 }
 
-// requeue returns the transaction to the queue. Another relayer may be tried at once.
+// requeue returns the transaction to the queue. Another relayer may be tried at once; if there is none, v is the verdict.
 func (s *submission) requeue(ctx context.Context, from relay.Route, reason string) (v queue.Verdict, next bool) {
 	ok, err := s.cfg.Store.Requeue(ctx, s.id, s.holder, fmt.Sprintf("%s: %s", from.Relayer, reason))
 	if err != nil || !ok {
-		return queue.Later(databaseAway), false // the row is resumed, or another consumer's
+		return queue.Later(afterDatabase), false // the row is resumed, or another consumer's
 	}
-	return queue.Verdict{}, true
+	return queue.Later(pause(s.tx.CreatedAt)), true
+}
+
+// pause returns how long a message waits whose transaction no relayer takes: the longer that has lasted, the longer.
+func pause(since time.Time) time.Duration {
+	return min(max(shortestPause, time.Since(since)/10), longestPause)
 }
 
 // trace starts a span in the trace of the client's request, and returns the header that names it.
@@ -120,13 +128,13 @@ func (s *submission) accepted(ctx context.Context, by relay.Route, tx *upstream.
 		if err == nil {
 			break
 		}
-		if ctx.Err() != nil || time.Now().Add(databaseAway).After(s.deadline) {
+		if ctx.Err() != nil || time.Now().Add(afterDatabase).After(s.deadline) {
 			s.log.Warn("acceptance not stored: the next attempt asks for it", "tx", s.id, "relayer", by.Relayer, "err", err)
-			return queue.Later(databaseAway)
+			return queue.Later(afterDatabase)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(databaseAway):
+		case <-time.After(afterDatabase):
 		}
 	}
 	s.metrics.delay.Observe(time.Since(s.tx.CreatedAt).Seconds())
@@ -143,7 +151,7 @@ func (s *submission) resume(ctx context.Context) queue.Verdict {
 	if !ok {
 		// The scope may be gone for good. An alert reports the transaction's age then, and an operator resolves it.
 		s.metrics.waits.WithLabelValues("no relayer of the scope").Inc()
-		return s.release(ctx, min(max(noRelayer, time.Since(s.tx.UpdatedAt)/10), noRelayerLong))
+		return s.release(ctx, pause(s.tx.UpdatedAt))
 	}
 	v, _ := s.post(ctx, choice, true)
 	return v
@@ -157,7 +165,7 @@ func (s *submission) lookUp(ctx context.Context) queue.Verdict {
 		if settled {
 			return s.park(ctx, "its relayer is not known any more")
 		}
-		return s.release(ctx, noRelayer)
+		return s.release(ctx, shortestPause)
 	}
 	found, err := relayer.Lookup(ctx, upstream.Ref{ID: s.tx.RelayerID}, upstream.Match{
 		To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value, Since: s.tx.UpdatedAt.Add(-s.cfg.ClockMargin),
@@ -170,7 +178,7 @@ func (s *submission) lookUp(ctx context.Context) queue.Verdict {
 		return s.park(ctx, "the relayer cannot be asked: "+err.Error())
 	case err != nil:
 		s.log.Info("transaction not looked up", "tx", s.id, "relayer", s.tx.Relayer, "err", err)
-		return s.release(ctx, again)
+		return s.release(ctx, afterUnknown)
 	case len(found) == 1:
 		return s.accepted(ctx, s.tx.Route, &found[0])
 	case len(found) > 1:
@@ -178,7 +186,7 @@ func (s *submission) lookUp(ctx context.Context) queue.Verdict {
 	case settled:
 		return s.park(ctx, "the relayer does not show it")
 	default:
-		return s.release(ctx, again)
+		return s.release(ctx, afterUnknown)
 	}
 }
 
@@ -213,7 +221,7 @@ func (s *submission) park(ctx context.Context, reason string) queue.Verdict {
 // end ends the submission by a change of the store, and returns the verdict.
 func (s *submission) end(ctx context.Context, change func(context.Context, uuid.UUID, uuid.UUID, string) (bool, error), reason string, v queue.Verdict) queue.Verdict {
 	if ok, err := change(ctx, s.id, s.holder, reason); err != nil || !ok {
-		return queue.Later(databaseAway) // the row is as before, or another consumer's
+		return queue.Later(afterDatabase) // the row is as before, or another consumer's
 	}
 	return v
 }

@@ -179,11 +179,46 @@ func TestBegin_Concurrent_OneBegins(t *testing.T) {
 		if s == Fresh {
 			fresh++
 		} else {
-			require.Contains(t, []StartState{Held, Blocked}, s) // Blocked: it looked while the other's statement ran
+			require.Equal(t, Held, s)
 		}
 	}
 	require.Equal(t, 1, fresh)
 	require.Equal(t, 2, f.read(tx.ID).Revision)
+}
+
+// A row that another transaction has locked is held, also for a relayer without idempotency keys: no call blocks it.
+func TestBegin_Locked_IsHeld(t *testing.T) {
+	f := setup(t)
+	tx := f.accept(transaction("shop"))
+	lock, err := f.db.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = lock.Exec(t.Context(), `SELECT FROM relay_transactions WHERE id = $1 FOR UPDATE`, tx.ID)
+	require.NoError(t, err)
+	for _, to := range []relay.Route{route, foreign} {
+		held, _ := f.begin(tx.ID, to, time.Minute)
+		require.Equal(t, Held, held.State)
+	}
+	require.NoError(t, lock.Rollback(t.Context()))
+	begun, _ := f.begin(tx.ID, foreign, time.Minute)
+	require.Equal(t, Fresh, begun.State)
+}
+
+// A gasless transaction that waited beyond its deadline expires: its forwarder would revert it.
+func TestBegin_DeadlinePassed_Expires(t *testing.T) {
+	f := setup(t)
+	for _, to := range []relay.Route{route, foreign} {
+		tx := transaction("shop")
+		tx.Kind = relay.Gasless
+		tx.Forward = &relay.Forward{Signer: common.Address{7}, Nonce: big.NewInt(3), Deadline: uint64(time.Now().Add(-time.Second).Unix())}
+		f.accept(tx)
+		begun, _ := f.begin(tx.ID, to, time.Minute)
+		require.Equal(t, Settled, begun.State)
+		got := f.read(tx.ID)
+		require.Equal(t, relay.Expired, got.Status)
+		require.Equal(t, 2, got.Revision)
+		require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_deliveries WHERE subject = $1 AND payload->>'status' = 'expired'`, tx.ID))
+		require.Zero(t, f.count(`SELECT count(*) FROM relay_unresolved_calls`))
+	}
 }
 
 // A relayer without idempotency keys gets a second call with the same effect only when the first one is resolved.

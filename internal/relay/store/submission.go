@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -53,7 +52,7 @@ const (
 )
 
 // Begin takes the leases of transactions and stores the chosen relayers of those that are queued. It returns a result for
-// each Start.
+// each Start. A queued gasless transaction whose deadline has passed expires instead: its forwarder would revert it.
 func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 	n := len(starts)
 	ids, holders, leases := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]time.Duration, n)
@@ -66,23 +65,27 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			SELECT DISTINCT ON (id) * FROM unnest($1::uuid[], $2::uuid[], $3::interval[], $4::text[], $5::text[], $6::text[], $7::text[])
 				AS a (id, holder, lease, relayer, url, relayer_id, scope) ORDER BY id
 		), free AS MATERIALIZED (
-			SELECT t.id, t.status, t.digest, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
+			SELECT t.id, t.status, t.digest, t.status = 'queued' AND coalesce(t.forward_deadline < extract(epoch FROM now()), false) AS late, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
 			FROM asked a JOIN relay_transactions t ON t.id = a.id
 			WHERE t.status IN ('queued', 'submitting') AND t.held_until <= now() ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
 		), unresolved AS (
-			INSERT INTO relay_unresolved_calls (digest, tx) SELECT digest, id FROM free WHERE status = 'queued' AND scope = ''
+			INSERT INTO relay_unresolved_calls (digest, tx) SELECT digest, id FROM free WHERE status = 'queued' AND NOT late AND scope = ''
 			ON CONFLICT DO NOTHING RETURNING tx
-		), changed AS (
+		), begun AS (
 			UPDATE relay_transactions t SET status = 'submitting', status_reason = '', relayer = f.relayer, relayer_url = f.url,
 				relayer_id = f.relayer_id, scope = f.scope, holder = f.holder, held_until = now() + f.lease, attempts = t.attempts + 1,
 				revision = t.revision + 1, updated_at = now(), check_at = now() + $8::interval, checks = 0
-			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved))
+			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND NOT f.late AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved))
 			RETURNING t.*
-		), resumed AS (
+		), expired AS (
+			UPDATE relay_transactions t SET status = 'expired', status_reason = 'the deadline of the forward request has passed', open = false,
+				revision = t.revision + 1, updated_at = now()
+			FROM free f WHERE t.id = f.id AND f.late RETURNING t.*
+		), changed AS (SELECT * FROM begun UNION ALL SELECT * FROM expired), resumed AS (
 			UPDATE relay_transactions t SET holder = f.holder, held_until = now() + f.lease
 			FROM free f WHERE t.id = f.id AND f.status = 'submitting' RETURNING t.*
 		)`+record+`
-		SELECT holder, true AS fresh, `+columns+` FROM changed UNION ALL SELECT holder, false, `+columns+` FROM resumed`,
+		SELECT holder, true AS fresh, `+columns+` FROM begun UNION ALL SELECT holder, false, `+columns+` FROM resumed`,
 		ids, holders, leases, relayers, urls, relayerIDs, scopes, s.cfg.Stranded)
 	if err != nil {
 		return nil, fmt.Errorf("begin submissions: %w", err)
@@ -93,7 +96,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			results[i] = got
 			continue
 		}
-		if results[i], err = s.state(ctx, a.ID); err != nil {
+		if results[i], err = s.state(ctx, &a); err != nil {
 			return nil, fmt.Errorf("begin submissions: %w", err)
 		}
 	}
@@ -133,9 +136,8 @@ func (s *Store) leases(ctx context.Context, query string, args ...any) (map[uuid
 }
 
 // state returns why a Start did not take a row.
-func (s *Store) state(ctx context.Context, id uuid.UUID) (b Begun, err error) {
-	var remaining time.Duration
-	found, err := s.transactions(ctx, `SELECT `+columns+` FROM relay_transactions WHERE id = $1`, id)
+func (s *Store) state(ctx context.Context, a *Start) (b Begun, err error) {
+	found, err := s.transactions(ctx, `SELECT `+columns+` FROM relay_transactions WHERE id = $1`, a.ID)
 	if err != nil {
 		return b, err
 	}
@@ -148,12 +150,15 @@ func (s *Store) state(ctx context.Context, id uuid.UUID) (b Begun, err error) {
 		return b, nil
 	}
 	// A row that the statement passed over because of a lock is held, too, for a moment.
-	if err = s.db.QueryRow(ctx, `SELECT GREATEST(held_until - now(), interval '0') FROM relay_transactions WHERE id = $1 AND held_until > '-infinity'`,
-		id).Scan(&remaining); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+	var remaining time.Duration
+	var blocked bool
+	if err = s.db.QueryRow(ctx, `SELECT CASE WHEN held_until > now() THEN held_until - now() ELSE interval '0' END,
+			t.status = 'queued' AND $2 = '' AND EXISTS (SELECT FROM relay_unresolved_calls u WHERE u.digest = t.digest)
+		FROM relay_transactions t WHERE id = $1`, a.ID, a.Route.Scope).Scan(&remaining, &blocked); err != nil {
 		return b, err
 	}
 	b.State, b.Until = Held, time.Now().Add(remaining)
-	if remaining == 0 && b.Transaction.Status == relay.Queued {
+	if blocked {
 		b.State = Blocked
 	}
 	return b, nil
