@@ -13,15 +13,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/batch"
+	"github.com/rollcall-dev/rollcall/internal/relay"
 )
 
 const (
 	// limit bounds a call of Redis, and pause is how long it is not called after a failure.
 	limit = 50 * time.Millisecond
 	pause = time.Second
-	// openTTL and finalTTL are the lives of entries.
-	openTTL  = 2 * time.Second
-	finalTTL = time.Hour
+	// The lives of entries, by who makes the next change. Consumers do not announce theirs. Relayers report theirs to an API, which
+	// announces them; only if their webhook is lost, a consumer finds the change, a minute later.
+	consumersTTL = 2 * time.Second
+	relayersTTL  = 10 * time.Second
+	finalTTL     = time.Hour
 	// maxKey bounds the id of a transaction in a key, in bytes.
 	maxKey = 300
 )
@@ -140,18 +143,21 @@ redis.call('SET', KEYS[1], ARGV[1] .. ':' .. ARGV[2], 'PX', ARGV[3])
 return 1`)
 
 // Put stores an answer about a client's transaction. Nothing is stored if a higher revision is known.
-func (c *Cache) Put(ctx context.Context, client, id string, revision int, final bool, answer []byte) {
-	// Entries that were stored together must not expire together: the database would get all their reads at once.
-	ttl := openTTL - rand.N(openTTL/2)
-	if final {
+func (c *Cache) Put(ctx context.Context, client, id string, revision int, status relay.Status, answer []byte) {
+	ttl := consumersTTL
+	switch {
+	case status.Final():
 		ttl = finalTTL
+	case status.AtRelayer():
+		ttl = relayersTTL
 	}
-	c.run(ctx, client, id, revision, answer, ttl)
+	// Entries that were stored together must not expire together: the database would get all their reads at once.
+	c.run(ctx, client, id, revision, answer, ttl-rand.N(ttl/2))
 }
 
 // Outdate hides answers of a client's transaction below a revision.
 func (c *Cache) Outdate(ctx context.Context, client, id string, revision int) {
-	c.run(ctx, client, id, revision, nil, openTTL)
+	c.run(ctx, client, id, revision, nil, relayersTTL)
 }
 
 func (c *Cache) run(ctx context.Context, client, id string, revision int, answer []byte, ttl time.Duration) {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
+	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
@@ -35,9 +36,9 @@ func TestCache_LowerRevision_ChangesNothing(t *testing.T) {
 	c, _ := setup(t)
 	ctx := t.Context()
 	require.Nil(t, c.Get(ctx, "shop", "1"))
-	c.Put(ctx, "shop", "1", 9, false, []byte("nine"))
+	c.Put(ctx, "shop", "1", 9, relay.Submitted, []byte("nine"))
 	require.Equal(t, "nine", string(c.Get(ctx, "shop", "1")))
-	c.Put(ctx, "shop", "1", 8, true, []byte("eight"))
+	c.Put(ctx, "shop", "1", 8, relay.Confirmed, []byte("eight"))
 	c.Outdate(ctx, "shop", "1", 9)
 	require.Equal(t, "nine", string(c.Get(ctx, "shop", "1")))
 	require.Nil(t, c.Get(ctx, "other", "1"), "another client's")
@@ -45,31 +46,34 @@ func TestCache_LowerRevision_ChangesNothing(t *testing.T) {
 	// A report is applied while a reader has read the row before it.
 	c.Outdate(ctx, "shop", "1", 10)
 	require.Nil(t, c.Get(ctx, "shop", "1"))
-	c.Put(ctx, "shop", "1", 9, false, []byte("nine"))
+	c.Put(ctx, "shop", "1", 9, relay.Submitted, []byte("nine"))
 	require.Nil(t, c.Get(ctx, "shop", "1"))
-	c.Put(ctx, "shop", "1", 10, true, []byte("ten"))
+	c.Put(ctx, "shop", "1", 10, relay.Confirmed, []byte("ten"))
 	require.Equal(t, "ten", string(c.Get(ctx, "shop", "1")))
 }
 
 func TestCache_EntriesExpire(t *testing.T) {
 	c, server := setup(t)
-	c.Put(t.Context(), "shop", "open", 1, false, []byte("x"))
-	c.Put(t.Context(), "shop", "final", 1, true, []byte("x"))
-	c.Put(t.Context(), "shop", strings.Repeat("long", 100), 1, true, []byte("x"))
+	c.Put(t.Context(), "shop", "open", 1, relay.Queued, []byte("x"))
+	c.Put(t.Context(), "shop", "final", 1, relay.Confirmed, []byte("x"))
+	c.Put(t.Context(), "shop", strings.Repeat("long", 100), 1, relay.Confirmed, []byte("x"))
 	ttl := func(id string) time.Duration {
 		return server.Client().PTTL(t.Context(), "p:relay:status:shop:"+id).Val()
 	}
 	require.LessOrEqual(t, ttl("open"), 2*time.Second)
 	require.Positive(t, ttl("open"))
-	require.Greater(t, ttl("final"), 50*time.Minute)
-	require.EqualValues(t, 2, server.Client().DBSize(t.Context()).Val())
+	require.Greater(t, ttl("final"), 25*time.Minute)
+	c.Put(t.Context(), "shop", "at a relayer", 1, relay.Mined, []byte("x"))
+	require.Greater(t, ttl("at a relayer"), 2*time.Second)
+	require.LessOrEqual(t, ttl("at a relayer"), 10*time.Second)
+	require.EqualValues(t, 3, server.Client().DBSize(t.Context()).Val())
 }
 
 func TestCache_EntriesStoredTogether_DoNotExpireTogether(t *testing.T) {
 	c, server := setup(t)
 	const n = 100
 	for i := range n {
-		c.Put(t.Context(), "shop", strconv.Itoa(i), 1, false, []byte("x"))
+		c.Put(t.Context(), "shop", strconv.Itoa(i), 1, relay.Queued, []byte("x"))
 	}
 	first, last := 2*time.Second, time.Duration(0)
 	for i := range n {
@@ -83,7 +87,7 @@ func TestCache_ConcurrentReads_EachGetsItsOwn(t *testing.T) {
 	c, _ := setup(t)
 	const n = 200
 	for i := range n {
-		c.Put(t.Context(), "shop", strconv.Itoa(i), 1, true, []byte(strconv.Itoa(i)))
+		c.Put(t.Context(), "shop", strconv.Itoa(i), 1, relay.Confirmed, []byte(strconv.Itoa(i)))
 	}
 	var readers sync.WaitGroup
 	for i := range 2 * n {
@@ -100,7 +104,7 @@ func TestCache_ConcurrentReads_EachGetsItsOwn(t *testing.T) {
 
 func TestCache_RedisAway_IsPassedOver(t *testing.T) {
 	c, server := setup(t)
-	c.Put(t.Context(), "shop", "1", 1, true, []byte("x"))
+	c.Put(t.Context(), "shop", "1", 1, relay.Confirmed, []byte("x"))
 	server.Pause() // it accepts connections, and does not answer
 	began := time.Now()
 	for range 100 {
@@ -114,7 +118,7 @@ func TestCache_RedisAway_IsPassedOver(t *testing.T) {
 func TestCache_Nil_DoesNothing(t *testing.T) {
 	t.Parallel()
 	var c *statuscache.Cache
-	c.Put(t.Context(), "shop", "1", 1, true, []byte("x"))
+	c.Put(t.Context(), "shop", "1", 1, relay.Confirmed, []byte("x"))
 	c.Outdate(t.Context(), "shop", "1", 1)
 	require.Nil(t, c.Get(t.Context(), "shop", "1"))
 }
