@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Info is what a relayer tells of itself.
+// Info describes a relayer, by its own answers.
 type Info struct {
 	// RelayerID is the id to submit to: the pool of this project's relayer.
 	RelayerID string
@@ -120,7 +120,7 @@ func (c *Client) Get(ctx context.Context, ref Ref, id string) (Transaction, erro
 	var raw json.RawMessage
 	_, _, err := c.get(ctx, transactionsPath(ref.ID)+"/"+url.PathEscape(id), nil, ref.Scope, &raw)
 	if errors.Is(err, errOwn404) {
-		// The response does not tell which one is missing.
+		// The response does not show which one is missing.
 		if _, err := c.relayer(ctx, ref); err != nil {
 			return Transaction{}, fmt.Errorf("read transaction %s: %w", id, err)
 		}

@@ -157,9 +157,9 @@ func (c *Client) classify(s *Submission, resp *response) Result {
 	}
 	r := Result{Code: resp.code, Outcome: NotDone, Fault: true, RetryAfter: resp.retryAfter(time.Now())}
 	r.Reason = strings.TrimSpace(fmt.Sprintf("answered %d %s", resp.code, http.StatusText(resp.code)))
-	// said reports whether the relayer's application gave a reason.
-	said := application && !*e.Success && e.text() != ""
-	if said {
+	// explained reports whether the relayer's application gave a reason.
+	explained := application && !*e.Success && e.text() != ""
+	if explained {
 		r.Reason = c.printable(e.text())
 	}
 	ours := s.Scope != "" || resp.scope() != ""
@@ -169,7 +169,7 @@ func (c *Client) classify(s *Submission, resp *response) Result {
 	case code >= 300 && code < 400:
 		r.Reason += ": redirects are not followed"
 	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity && s.IdempotencyKey == "":
-		if said {
+		if explained {
 			r.Outcome, r.Fault = Rejected, false
 		}
 	case code == http.StatusUnprocessableEntity:
@@ -184,13 +184,13 @@ func (c *Client) classify(s *Submission, resp *response) Result {
 		r.Stale, r.Fault = true, s.Scope == ""
 	case code == http.StatusRequestEntityTooLarge:
 		r.Fault = false
-		if said {
+		if explained {
 			r.Outcome = Rejected
 		}
 	case code == http.StatusTooEarly, code == http.StatusTooManyRequests:
 		r.Fault, r.Busy = false, true
 	case code == http.StatusNotImplemented, code >= 400 && code < 500:
-	case code == http.StatusServiceUnavailable && said && ours:
+	case code == http.StatusServiceUnavailable && explained && ours:
 		r.Fault = false // it may concern this request alone, such as a value that no key can pay now
 	default:
 		r.Outcome = Unknown

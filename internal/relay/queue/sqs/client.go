@@ -93,14 +93,14 @@ func reason(err error) string {
 // partialError means that SQS refused entries of a batch.
 type partialError struct {
 	operation, code string
-	ours            bool // SQS calls the error the sender's: a repetition would fail, too
+	ours            bool // the entry itself is invalid, as SQS reports it: a repetition would fail, too
 }
 
 func (e *partialError) Error() string {
 	return e.operation + ": SQS answered " + e.code + " for a message"
 }
 
-// result is the outcome of one entry of a batch; nil means done.
+// partial returns the error of a refused entry.
 func partial(operation string, refused types.BatchResultErrorEntry) error {
 	return &partialError{operation: operation, code: aws.ToString(refused.Code), ours: refused.SenderFault}
 }
