@@ -2,6 +2,7 @@ package main
 
 import (
 	"math/big"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,7 +81,7 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	for _, part := range []string{retried.String(), "oz-relayer-0", "http://oz", "the relayer does not show it", "7 wei to 0x01"} {
 		require.Contains(t, shown.stdout, part)
 	}
-	require.Contains(t, shown.stderr, "--relayer-tx ID, --retry or --failed")
+	require.Contains(t, shown.stderr, "--relayer-tx ID, --executed HASH, --retry or --failed")
 	require.Equal(t, relay.Unknown, r.status(retried))
 
 	res := rollcall(t, r.args("tx", "resolve", retried.String(), "--retry")...)
@@ -106,7 +107,7 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stdout+res.stderr, "a consumer submits it now")
 	require.Equal(t, relay.Submitting, r.status(submitting))
-	_, err = r.db.Exec(t.Context(), `UPDATE relay_transactions SET held_until = now() WHERE id = $1`, submitting)
+	_, err = r.db.Exec(t.Context(), `UPDATE relay_transactions SET held_until = now(), updated_at = now() - interval '3 min' WHERE id = $1`, submitting)
 	require.NoError(t, err)
 	succeed(t, r.args("tx", "resolve", submitting.String(), "--retry", "--yes")...)
 	require.Equal(t, relay.Queued, r.status(submitting))
@@ -116,6 +117,15 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	res = rollcall(t, r.args("tx", "resolve", uuid.NewString())...)
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "transaction not found")
+	executed, hash := r.parked(), "0x"+strings.Repeat("ab", 32)
+	res = rollcall(t, r.args("tx", "resolve", executed.String(), "--executed", "0x12", "--yes")...)
+	require.Equal(t, cli.ExitUsage, res.code)
+	require.Contains(t, res.stderr, "64 hex digits")
+	succeed(t, r.args("tx", "resolve", executed.String(), "--executed", hash, "--yes")...)
+	tx, err = r.ByID(t.Context(), executed)
+	require.NoError(t, err)
+	require.Equal(t, relay.Confirmed, tx.Status)
+	require.Equal(t, hash, tx.Hash.Hex())
 	res = rollcall(t, r.args("tx", "resolve", found.String(), "--failed", "--retry")...)
 	require.Equal(t, cli.ExitUsage, res.code)
 }

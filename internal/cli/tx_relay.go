@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -200,6 +201,7 @@ type txResolveCmd struct {
 	ID        uuid.UUID `arg:"" name:"id" help:"The transaction, by the relay path's id."`
 	Retry     bool      `xor:"decision" help:"No relayer has it: queue it again."`
 	Failed    bool      `xor:"decision" help:"It is not to be sent: tell the client that it failed. Also for a queued one, which no relayer has."`
+	Executed  string    `xor:"decision" placeholder:"HASH" help:"The chain has executed it, under this hash: tell the client that it is confirmed."`
 	RelayerTx string    `xor:"decision" name:"relayer-tx" placeholder:"ID" help:"Its relayer has it, under this id."`
 	Yes       bool      `help:"Do not ask for a confirmation."`
 	OutputFlags
@@ -209,14 +211,19 @@ type txResolveCmd struct {
 func (txResolveCmd) Help() string {
 	return `A transaction is unknown if its relayer may have it, and no lookup can tell. Look for it at the relayer, by receiver, value, data
 and time, and on the chain. Without a decision this prints what is known. A transaction stays submitting while no relayer has the
-idempotency scope of the one that may have it; if that scope is gone for good, decide likewise.
+idempotency scope of the one that may have it; if that scope is gone for good, decide likewise, after two minutes.
 
 With --retry it is executed twice if a relayer has it after all. With --failed the client may post it again, which is the same.
 Relayers that share idempotency keys find it by the key that is printed; it stays the same with --retry, unless its relayer had
 accepted it before.`
 }
 
-func (c *txResolveCmd) Check(p *config.Problems) { c.CheckFlags(p) }
+func (c *txResolveCmd) Check(p *config.Problems) {
+	c.CheckFlags(p)
+	if c.Executed != "" && new(common.Hash).UnmarshalText([]byte(c.Executed)) != nil {
+		p.Addf(&c.Executed, "0x and 64 hex digits", "%q is not a transaction's hash", c.Executed)
+	}
+}
 
 func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 	s, _, ctx, end, err := c.open(ctx)
@@ -228,12 +235,12 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 	if err != nil {
 		return err
 	}
-	if !c.Retry && !c.Failed && c.RelayerTx == "" {
+	if !c.Retry && !c.Failed && c.Executed == "" && c.RelayerTx == "" {
 		if err := c.Print(con.Stdout, shown, shown.table); err != nil {
 			return err
 		}
-		if tx.Status == relay.Unknown || tx.Status == relay.Submitting {
-			fmt.Fprintf(con.Stderr, "decide: rollcall tx resolve %s with --relayer-tx ID, --retry or --failed\n", c.ID)
+		if tx.Status == relay.Unknown || tx.Status == relay.Submitting && time.Since(tx.UpdatedAt) > store.ResolvableAfter {
+			fmt.Fprintf(con.Stderr, "decide: rollcall tx resolve %s with --relayer-tx ID, --executed HASH, --retry or --failed\n", c.ID)
 		}
 		return nil
 	}
@@ -254,6 +261,8 @@ func (c *txResolveCmd) question() string {
 		return "Queue it again? If a relayer has it, it is executed twice."
 	case c.Failed:
 		return "Tell the client that it failed?"
+	case c.Executed != "":
+		return "Tell the client that it is confirmed as " + c.Executed + "?"
 	default:
 		return "Go on with it as " + c.RelayerTx + " of its relayer?"
 	}
@@ -261,22 +270,20 @@ func (c *txResolveCmd) question() string {
 
 func (c *txResolveCmd) resolve(ctx context.Context, s *store.Store, tx *relay.Transaction) ActionResult {
 	id := tx.ID.String()
-	if c.RelayerTx != "" {
-		if tx.RelayerTx != "" {
-			return refused(id, fmt.Sprintf("its relayer had it as %s: use --retry or --failed", tx.RelayerTx))
-		}
-		by := tx.Route
-		by.RelayerTx = c.RelayerTx
-		err := s.Accepted(ctx, []store.Acceptance{{ID: tx.ID, Route: by}})
-		return resultOf(id, "submitted, as "+c.RelayerTx, err)
+	d, detail := store.Decision{Retry: c.Retry, Failed: c.Failed, RelayerTx: c.RelayerTx}, "failed"
+	switch {
+	case c.RelayerTx != "" && tx.RelayerTx != "":
+		return refused(id, fmt.Sprintf("its relayer had it as %s: use --executed, --retry or --failed", tx.RelayerTx))
+	case c.RelayerTx != "":
+		detail = "submitted, as " + c.RelayerTx
+	case c.Executed != "":
+		d.Executed, detail = new(common.HexToHash(c.Executed)), "confirmed, as "+c.Executed
+	case c.Retry:
+		detail = "queued again"
 	}
-	decision, detail := store.ResolveFailed, "failed"
-	if c.Retry {
-		decision, detail = store.ResolveRetry, "queued again"
-	}
-	done, err := s.Resolve(ctx, tx.ID, decision, operatorName()+" decided")
+	done, err := s.Resolve(ctx, tx, d, operatorName()+" decided")
 	if err == nil && !done {
-		return refused(id, "a consumer submits it now, or has changed it: look at it, and repeat the command in a minute")
+		return refused(id, "a consumer submits it now, or has changed it: look at it, and repeat the command after two minutes")
 	}
 	return resultOf(id, detail, err)
 }

@@ -25,6 +25,6 @@
 //	canceled    final: the relayer has canceled it
 //	expired     final: it was past its deadline before it was mined
 //
-// A transaction returns from submitting to queued only if its relayer certainly does not have it. Each change has the next
-// revision. A final status never changes.
+// A transaction returns from submitting to queued only if its relayer certainly does not have it, or an operator has decided so. Each
+// change has the next revision. A final status never changes.
 package relay

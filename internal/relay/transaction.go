@@ -153,7 +153,7 @@ type Update struct {
 	// At is when the relayer made the report; zero if that is not known. Such a report without a revision may be late: it only moves a
 	// transaction forward.
 	At time.Time
-	// Digest is that of the call that the relayer reports, by [DigestOf]; nil if it does not tell all of it. A relayer may use the nonce
-	// of a transaction for another call, such as a no-op, and report that as mined.
+	// Digest is that of the call that the report contains, by [DigestOf]; nil if it does not contain all of it. A relayer may use the
+	// nonce of a transaction for another call, such as a no-op, and report that as mined.
 	Digest []byte
 }

@@ -188,7 +188,7 @@ func TestFounding_PeerListsDiffer_IsRefused(t *testing.T) {
 		for _, p := range c.peers {
 			c.start(p.ID, nil)
 		}
-		// Whichever coordinator hears another one first refuses. It may have ended before the others hear it; they wait then.
+		// The first coordinator that hears another one refuses. It may have ended before the others hear it; they wait then.
 		refusals := map[string]string{
 			"c1": "the peers are c1,c2,c3 here and c1,c3,c4 at c3",
 			"c2": "the peers are c1,c2,c3 here and c1,c3,c4 at c3",

@@ -68,7 +68,9 @@ func (h *Handler) status(ctx context.Context, c *call) error {
 		return err
 	}
 	body := encode(viewOf(tx))
-	h.cfg.Cache.Put(ctx, c.client, id, tx.Revision, tx.Status, body)
+	if id == tx.PublicID() { // a change is announced under no other form of the id
+		h.cfg.Cache.Put(ctx, c.client, id, tx.Revision, tx.Status, body)
+	}
 	write(c.w, http.StatusOK, body)
 	return nil
 }

@@ -117,7 +117,7 @@ func parseReport(body []byte) (u relay.Update, ok bool, err error) {
 		}
 		u.RelayerTx, u.Revision = r.Payload.ID, r.Payload.Revision
 		hash, reason, status = r.Payload.Hash, r.Payload.Reason, r.Payload.Status
-		if to, data, value, whole := r.Payload.Call(); whole {
+		if to, data, value, complete := r.Payload.Call(); complete {
 			digest := relay.DigestOf(to, value, data)
 			u.Digest = digest[:]
 		}

@@ -68,7 +68,7 @@ func TestWebhook_BothDialects_AreApplied(t *testing.T) {
 }
 
 // OpenZeppelin's relayer reports a no-op, to its own address, under the id of the transaction that it replaced.
-func TestWebhook_NoOp_IsFailed(t *testing.T) {
+func TestWebhook_NoOp_IsUnknown(t *testing.T) {
 	s := start(t, nil, nil)
 	s.atRelayer(s.post(`{"to": `+to+`, "value": "7", "data": "0xAb", "transactionId": "own"}`), "r1")
 	s.atRelayer(s.post(`{"to": `+to+`, "value": "7", "data": "0xAb", "transactionId": "no-op"}`), "r2")
@@ -78,7 +78,7 @@ func TestWebhook_NoOp_IsFailed(t *testing.T) {
 		want relay.Status
 	}{
 		"own":   {call(nested("r1", "confirmed", 0, time.Now()), `"to": `+to+`, "value": "0x7", "data": "0xab"`), relay.Confirmed},
-		"no-op": {call(nested("r2", "confirmed", 0, time.Now()), `"to": "0x00000000000000000000000000000000000000ee", "value": "0x0", "data": null`), relay.Failed},
+		"no-op": {call(nested("r2", "confirmed", 0, time.Now()), `"to": "0x00000000000000000000000000000000000000ee", "value": "0x0", "data": null`), relay.Unknown},
 	} {
 		status, r := s.report(c.body, signature.HeaderOpenZeppelin, sign(newSecret, c.body))
 		require.Equal(t, http.StatusOK, status)

@@ -35,6 +35,8 @@ type Store interface {
 type Relayers interface {
 	// Choose chooses a relayer for one submission; false if none is available.
 	Choose(Want) (Choice, bool)
+	// Besides reports whether there is another relayer than those with the given ids, available now or not.
+	Besides(ids []string) bool
 	// At returns the relayer of a route, also one that is not live any more; false if nothing is known of it.
 	At(relay.Route) (Relayer, bool)
 }
@@ -74,6 +76,8 @@ type Config struct {
 	Lease time.Duration
 	// Settled is after how long a request without idempotency key has certainly ended at the relayer. Default 90 s.
 	Settled time.Duration
+	// RejectedFor is how long after its acceptance a transaction that some relayers reject waits for the others. Default 10 min.
+	RejectedFor time.Duration
 	// ClockMargin is how far a relayer's clock may be behind. Default 15 s.
 	ClockMargin time.Duration
 	// Tracer makes a span of each submission. Default: none.
@@ -101,6 +105,7 @@ func New(cfg Config) *Consumer {
 		cfg.Tracer = tracing.Off()
 	}
 	cfg.Settled = cmp.Or(cfg.Settled, 90*time.Second)
+	cfg.RejectedFor = cmp.Or(cfg.RejectedFor, 10*time.Minute)
 	cfg.ClockMargin = cmp.Or(cfg.ClockMargin, 15*time.Second)
 	return &Consumer{
 		cfg: cfg, log: cfg.Logger.With("component", "consumer"), metrics: newMetrics(cfg.Registerer),
@@ -193,24 +198,25 @@ const (
 
 // handle submits the transaction of one message. It does not wait for a relayer after draining is closed.
 func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, m queue.Message) queue.Verdict {
-	var tried []string
+	d := &delivery{}
 	verdict := queue.Later(shortestPause)
 	for range triesPerMessage {
-		choice, ok := c.choose(ctx, draining, tried)
+		choice, ok := c.choose(ctx, draining, d.tried)
 		if !ok {
 			// A row that an earlier attempt has begun needs a relayer of its scope, so there is nothing to do for it either.
 			c.metrics.waits.WithLabelValues("no relayer").Inc()
 			break
 		}
 		var next bool
-		verdict, next = c.attempt(ctx, m.ID, choice, tried)
-		if !next {
+		if verdict, next = c.attempt(ctx, m.ID, choice, d); !next {
 			return verdict
 		}
-		tried = append(tried, choice.Route.Relayer)
 	}
 	return verdict
 }
+
+// delivery is one delivery of a message: the relayers that did not take its transaction, and those among them that rejected it.
+type delivery struct{ tried, rejected []string }
 
 // choose chooses a relayer. If there is none at all, it waits for one.
 func (c *Consumer) choose(ctx context.Context, draining <-chan struct{}, tried []string) (Choice, bool) {
@@ -240,10 +246,10 @@ func (c *Consumer) choose(ctx context.Context, draining <-chan struct{}, tried [
 
 // attempt begins the transaction at a chosen relayer. next reports that the transaction is queued again, and that another
 // relayer may be tried at once; if there is none, v is the verdict.
-func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, tried []string) (v queue.Verdict, next bool) {
+func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *delivery) (v queue.Verdict, next bool) {
 	c.begun.Add(1)
 	defer c.begun.Add(-1)
-	s := &submission{Consumer: c, id: id, holder: uuid.New(), deadline: time.Now().Add(c.cfg.Lease), tried: tried}
+	s := &submission{Consumer: c, id: id, holder: uuid.New(), deadline: time.Now().Add(c.cfg.Lease), delivery: d}
 	begun, err := c.begins.Do(ctx, store.Start{ID: id, Holder: s.holder, Route: choice.Route, Lease: c.cfg.Lease})
 	if err != nil {
 		choice.Done(nil)
@@ -262,8 +268,8 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, tri
 		return queue.Later(max(time.Until(begun.Until), 100*time.Millisecond)), false
 	case store.Blocked:
 		c.metrics.waits.WithLabelValues("unresolved call").Inc()
-		if keyed, ok := c.cfg.Relayers.Choose(Want{Keyed: true}); ok {
-			return c.attempt(ctx, id, keyed, tried)
+		if keyed, ok := c.cfg.Relayers.Choose(Want{Keyed: true, Exclude: d.tried}); ok {
+			return c.attempt(ctx, id, keyed, d)
 		}
 		return queue.Later(afterBlocked), false
 	case store.Missing:

@@ -148,6 +148,46 @@ func TestConsumer_RejectedByOneWithoutAScope_NextRelayer(t *testing.T) {
 	w.drained()
 	require.Equal(t, 2, drained.Calls(upstreamtest.Submit))
 	require.Equal(t, 2, funded.Calls(upstreamtest.Submit))
+
+	// One that is only away has not rejected it.
+	funded.Fail(upstreamtest.Submit, nil)
+	w.fleet.remove(funded)
+	id = w.post(3)
+	require.Eventually(t, func() bool { return drained.Calls(upstreamtest.Submit) >= 4 }, 40*time.Second, 10*time.Millisecond)
+	require.False(t, w.reaches(id, relay.Queued).Status.Final())
+	w.fleet.restore()
+	require.Equal(t, funded.URL(), w.reaches(id, relay.Submitted).Relayer)
+}
+
+// One that stays away is not waited for without end.
+func TestConsumer_RejectedWhileOthersStayAway_Fails(t *testing.T) {
+	t.Parallel()
+	drained, away := foreign(t), foreign(t)
+	w := setup(t, drained, away)
+	w.fleet.remove(away)
+	drained.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+	id := w.post(1)
+	w.consume(func(c *Config) { c.RejectedFor = 2 * time.Second })
+	w.reaches(id, relay.Failed)
+	require.GreaterOrEqual(t, drained.Calls(upstreamtest.Submit), 2)
+}
+
+// After a blocked call the relayers that did not take the transaction are not asked a second time in the same delivery.
+func TestConsumer_BlockedCall_TriesEachRelayerOnce(t *testing.T) {
+	t.Parallel()
+	unkeyed, keyed := foreign(t), ours(t, nil)
+	w := setup(t, unkeyed, keyed)
+	unkeyed.Fail(upstreamtest.Submit, upstreamtest.Drop)
+	w.consume()
+	w.reaches(w.post(1), relay.Unknown)
+	keyed.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusTooManyRequests))
+	blocked := w.post(1)
+	require.Eventually(t, func() bool { return keyed.Calls(upstreamtest.Submit) >= 2 }, 40*time.Second, 10*time.Millisecond)
+	tx, err := w.ByID(t.Context(), blocked)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, time.Since(tx.CreatedAt), time.Second, "a delivery each")
+	keyed.Fail(upstreamtest.Submit, nil)
+	require.Equal(t, keyed.URL(), w.reaches(blocked, relay.Submitted).Relayer)
 }
 
 // A relayer without idempotency that accepted and did not answer: the transaction is found, or parked, never posted again.
@@ -275,21 +315,26 @@ func TestConsumer_RequestHangs_TakesTheNextMessage(t *testing.T) {
 	w.reaches(hangs, relay.Submitted)
 }
 
-// A request ends with its lease at the latest: another consumer resumes after that.
+// A request ends with its lease at the latest, whatever the relayer's timeout is: another consumer resumes after that.
 func TestConsumer_Request_EndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	w := setup(t, ours(t, nil))
-	remaining := make(chan time.Duration, 100)
+	var first sync.Once
+	ended := make(chan time.Duration, 1)
 	w.fleet.slow = func(ctx context.Context) {
-		if deadline, ok := ctx.Deadline(); ok {
-			remaining <- time.Until(deadline)
-		}
+		first.Do(func() {
+			began := time.Now()
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Minute):
+			}
+			ended <- time.Since(began)
+		})
 	}
 	id := w.post(1)
-	w.consume(func(c *Config) { c.Lease = time.Minute })
+	w.consume(func(c *Config) { c.Lease = time.Second })
+	require.Less(t, <-ended, 10*time.Second)
 	w.reaches(id, relay.Submitted)
-	require.NotEmpty(t, remaining)
-	require.LessOrEqual(t, <-remaining, time.Minute)
 }
 
 // signaled is a queue that reports when its messages are taken.

@@ -106,6 +106,12 @@ func (f *fixedFleet) Choose(w Want) (Choice, bool) {
 	return Choice{}, false
 }
 
+func (f *fixedFleet) Besides(ids []string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.members, func(m member) bool { return !slices.Contains(ids, m.route.Relayer) })
+}
+
 func (f *fixedFleet) At(r relay.Route) (Relayer, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

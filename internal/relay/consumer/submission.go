@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -25,8 +24,8 @@ type submission struct {
 	*Consumer
 	id, holder uuid.UUID
 	deadline   time.Time // of the lease, counted from before it was taken
-	tried      []string  // the relayers that did not take it since the message was delivered
-	tx         *relay.Transaction
+	*delivery
+	tx *relay.Transaction
 }
 
 // errLate means that the lease has too little time left for a request: this process was frozen.
@@ -63,7 +62,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 			return s.release(ctx, afterUnknown), false
 		}
 		log.Info("transaction rejected", "err", result.Reason)
-		if s.otherAsked(choice.Route) {
+		if s.rejected = append(s.rejected, choice.Route.Relayer); s.othersAsked(choice.Route) {
 			return s.requeue(ctx, choice.Route, result.Reason)
 		}
 		return s.end(ctx, s.cfg.Store.Fail, result.Reason, queue.Done()), false
@@ -82,21 +81,16 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	return s.release(ctx, afterUnknown), false
 }
 
-// otherAsked reports whether another relayer is asked before a transaction fails that this one has rejected. A relayer without a scope
-// shares nothing with others: it may lack the money, or not allow the receiver.
-func (s *submission) otherAsked(rejected relay.Route) bool {
-	if rejected.Scope != "" || len(s.tried)+1 >= triesPerMessage {
-		return false
-	}
-	choice, ok := s.cfg.Relayers.Choose(Want{Exclude: append(slices.Clone(s.tried), rejected.Relayer)})
-	if ok {
-		choice.Done(nil)
-	}
-	return ok
+// othersAsked reports whether other relayers are asked before a transaction fails that this one has rejected. A relayer without a
+// scope shares nothing with others: it may lack the money, or not allow the receiver. One that is only away is waited for.
+func (s *submission) othersAsked(rejected relay.Route) bool {
+	return rejected.Scope == "" && len(s.rejected) < triesPerMessage && time.Since(s.tx.CreatedAt) < s.cfg.RejectedFor &&
+		s.cfg.Relayers.Besides(s.rejected)
 }
 
 // requeue returns the transaction to the queue. Another relayer may be tried at once; if there is none, v is the verdict.
 func (s *submission) requeue(ctx context.Context, from relay.Route, reason string) (v queue.Verdict, next bool) {
+	s.tried = append(s.tried, from.Relayer)
 	ok, err := s.cfg.Store.Requeue(ctx, s.id, s.holder, fmt.Sprintf("%s: %s", from.Relayer, reason))
 	if err != nil || !ok {
 		return queue.Later(afterDatabase), false // the row is resumed, or another consumer's

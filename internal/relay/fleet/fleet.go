@@ -180,6 +180,11 @@ func (f *Fleet) Choose(w consumer.Want) (consumer.Choice, bool) {
 	return consumer.Choice{}, false
 }
 
+// Besides implements [consumer.Relayers].
+func (f *Fleet) Besides(ids []string) bool {
+	return slices.ContainsFunc(f.list(), func(m *member) bool { return !slices.Contains(ids, m.id) })
+}
+
 // maxLeft bounds the relayers that are remembered after they have left.
 const maxLeft = 256
 

@@ -252,7 +252,7 @@ func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Tra
 		return nil
 	}
 	u := relay.Update{ID: d.ID, RelayerTx: d.RelayerTx, Status: status, Reason: got.Reason, Revision: got.Revision, At: at}
-	if got.Whole {
+	if got.CallComplete {
 		digest := relay.DigestOf(got.To, got.Value, got.Data)
 		u.Digest = digest[:]
 	}

@@ -4,12 +4,12 @@
 // # Order
 //
 // An entry has the revision of its transaction, and a script replaces it by a higher one only. The process that applies a
-// relayer's report stores the new revision without an answer, which hides the older one. A process that has read the older row
-// from the database and writes it later, or one that was paused, changes nothing.
+// relayer's report stores the new revision without an answer, which hides the older one for ten seconds. A process that has read the
+// older row from the database and writes it within that time changes nothing.
 //
-// Changes that a consumer makes do not reach the cache: the entry of a transaction that no relayer has lives for one to two seconds.
-// Once a relayer has it, its webhooks announce the changes; an entry lives for five to ten seconds, which is how old a status can be
-// if the webhook was lost or Redis failed. Final ones live for up to an hour, since they never change.
+// Only APIs announce changes: those by the webhooks that they apply. The entry of a transaction that no relayer has lives for one to
+// two seconds, because consumers change it. That of one at a relayer lives for five to ten seconds. A status can be that old if the
+// reconciler or an operator changed it, or if Redis failed. Final ones live for up to an hour, since they never change.
 //
 // # When Redis fails
 //

@@ -20,8 +20,8 @@ const (
 	// limit bounds a call of Redis, and pause is how long it is not called after a failure.
 	limit = 50 * time.Millisecond
 	pause = time.Second
-	// The lives of entries, by who makes the next change. Consumers do not announce theirs. Relayers report theirs to an API, which
-	// announces them; only if their webhook is lost, a consumer finds the change, a minute later.
+	// The lives of entries. Consumers change a transaction until a relayer has it, and do not announce that. After that the relayer's
+	// webhooks announce changes; the reconciler finds one whose webhook was lost, a minute later.
 	consumersTTL = 2 * time.Second
 	relayersTTL  = 10 * time.Second
 	finalTTL     = time.Hour

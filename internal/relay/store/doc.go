@@ -7,9 +7,9 @@
 // # Submission
 //
 // A consumer calls Begin before it sends a request to a relayer. Begin stores the chosen relayer and takes the row's lease.
-// After a crash the next consumer therefore knows which relayer may have the transaction. Only Requeue clears the relayer,
-// and only its leaseholder may call it, after an answer that proves that the relayer does not have the transaction. Accepted
-// needs no lease, because the relayer's answer stays true.
+// After a crash the next consumer therefore knows which relayer may have the transaction. Requeue clears the relayer, and only its
+// leaseholder may call it, after an answer that proves that the relayer does not have the transaction. Otherwise only an operator
+// clears it, by Resolve. Accepted needs no lease, because the relayer's answer stays true.
 //
 // A relayer without idempotency keys may have one unresolved call of the same receiver, value and data at a time. Otherwise
 // a lookup could not tell them apart. Begin leaves a second one queued.
@@ -17,7 +17,8 @@
 // # Reports
 //
 // Apply stores relayers' reports. A report of a transaction that no row has is kept, and applied once the row has the
-// relayer's id. Reports are ordered by the relayer's revision or, if it has none, by their time; an older one changes nothing.
+// relayer's id. Reports are ordered by the relayer's revision or, if it has none, by their time; an older one changes nothing. One
+// without both only moves a transaction forward. A report without the row's id changes no row if two rows have its relayer's id.
 // A final status never changes.
 //
 // The store does not guarantee that a report is kept for more than a week.

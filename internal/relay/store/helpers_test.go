@@ -67,6 +67,13 @@ func (f *fixture) count(query string, args ...any) (n int) {
 	return n
 }
 
+// only returns the one id of a query.
+func (f *fixture) only(query string) (id uuid.UUID) {
+	f.t.Helper()
+	require.NoError(f.t, f.db.QueryRow(f.t.Context(), query).Scan(&id))
+	return id
+}
+
 // route is a relayer with idempotency keys; foreign is one without.
 var (
 	route   = relay.Route{Relayer: "oz-relayer-0", URL: "http://127.0.0.1:3000", RelayerID: "pool", Scope: "scope"}

@@ -3,7 +3,9 @@ package store
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -82,39 +84,57 @@ func (s *Store) Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string
 	return n > 0, nil
 }
 
-// Resolution is an operator's decision about a transaction that a relayer may have.
-type Resolution string
+// Decision is an operator's decision about a transaction that a relayer may have. One member is set.
+type Decision struct {
+	// Retry queues it again, because no relayer has it. Its idempotency key stays the same unless a relayer had accepted it.
+	Retry bool
+	// Failed ends it: it is not to be sent any more. A queued one can be ended so, too.
+	Failed bool
+	// Executed is the hash under which the chain has executed it.
+	Executed *common.Hash
+	// RelayerTx is the id under which the relayer of its row has it.
+	RelayerTx string
+}
 
-// The decisions.
-const (
-	// ResolveRetry: no relayer has it, so it is queued again. Its idempotency key stays the same unless a relayer had accepted it.
-	ResolveRetry Resolution = "retry"
-	// ResolveFailed: it is not to be sent any more. A queued transaction can be ended so, too: no relayer has it.
-	ResolveFailed Resolution = "failed"
-)
+// ResolvableAfter is how long a transaction has to be submitting until an operator can decide about it. Before, the earlier request
+// may still be at its relayer, and the consumers ask for it.
+const ResolvableAfter = 2 * time.Minute
 
-// Resolve ends the status unknown by an operator's decision, or submitting while no consumer has the lease. It reports whether it did.
-// To store that a relayer has the transaction, use Accepted.
-func (s *Store) Resolve(ctx context.Context, id uuid.UUID, r Resolution, reason string) (bool, error) {
-	set, from := `status = 'failed', open = false`, []relay.Status{relay.Unknown, relay.Submitting, relay.Queued}
-	if r == ResolveRetry {
-		from = []relay.Status{relay.Unknown, relay.Submitting}
+// Resolve applies an operator's decision to a transaction that is unknown, that has been submitting for ResolvableAfter or, with Failed,
+// queued. It reports false, and changes nothing, if the row is not as tx any more, or a consumer has its lease.
+func (s *Store) Resolve(ctx context.Context, tx *relay.Transaction, d Decision, reason string) (bool, error) {
+	from := []relay.Status{relay.Unknown, relay.Submitting}
+	var set string
+	var hash []byte
+	check := s.cfg.Silent
+	switch {
+	case d.Retry:
+		check = s.cfg.Stranded
 		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '', relayer_tx = NULL,
 			reported_revision = 0, reported_at = '-infinity', withdrawing = false,
 			withdrawn = withdrawn + CASE WHEN relayer_tx IS NULL THEN 0 ELSE 1 END`
+	case d.Failed:
+		from = append(from, relay.Queued)
+		set = `status = 'failed', open = false`
+	case d.Executed != nil:
+		hash = d.Executed[:]
+		set = `status = 'confirmed', open = false`
+	default:
+		set = `status = 'submitted', outstanding = true, submitted_at = now(), relayer_tx = $8`
 	}
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
-			UPDATE relay_transactions t SET `+set+`, status_reason = $2, revision = revision + 1, updated_at = now(), checks = 0,
-				check_at = now() + $3::interval, holder = NULL, held_until = '-infinity'
-			WHERE id = $1 AND status = ANY($4) AND held_until <= now() RETURNING t.*
+			UPDATE relay_transactions t SET `+set+`, tx_hash = coalesce($7, tx_hash), status_reason = $3, revision = revision + 1, updated_at = now(),
+				checks = 0, check_at = now() + $4::interval, holder = NULL, held_until = '-infinity'
+			WHERE id = $1 AND revision = $2 AND status = ANY($5) AND held_until <= now()
+				AND (status <> 'submitting' OR updated_at < now() - $6::interval) AND ($8 = '' OR relayer_tx IS NULL) RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed))`+record+` SELECT count(*) FROM changed`,
-		id, bounded(reason), s.cfg.Stranded, from).Scan(&n)
+		tx.ID, tx.Revision, bounded(reason), check, from, ResolvableAfter, hash, d.RelayerTx).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("resolve a transaction: %w", err)
 	}
-	if n > 0 && r == ResolveRetry {
-		return true, s.Enqueue(ctx, []uuid.UUID{id})
+	if n > 0 && d.Retry {
+		return true, s.Enqueue(ctx, []uuid.UUID{tx.ID})
 	}
 	return n > 0, nil
 }

@@ -29,11 +29,15 @@ const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined'
 // applySQL returns the end of a statement that applies the rows of "asked" (n, tx, relayer_tx, status, reason, tx_hash, revision,
 // at, digest), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks, because
 // the relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled without having sent it, returns to
-// the queue. One whose nonce its relayer has used for another call has failed.
+// the queue.
+//
+// A report that contains another call, such as a no-op that took the nonce, is believed if its hash is one that the row had before:
+// OpenZeppelin's relayer writes the no-op's call before its hash. Otherwise the hash is not the transaction's, and confirmed becomes
+// unknown, because only the chain shows which of the two was executed.
 //
 // "found" has the transactions of the relayer's ids. Only an array of ids, and a condition on "open" that no index can use,
 // make the planner read these alone: with a join, it reads all open transactions for each batch. A report that does not name the
-// transaction, of an id that two relayers have given, is for neither: the reconciler asks both.
+// transaction, of an id that two relayers have given, changes no row: the reconciler asks both.
 func applySQL(enqueueRequeued string) string {
 	return `found AS MATERIALIZED (
 			SELECT id, relayer_tx, count(*) OVER (PARTITION BY relayer_tx) AS owners
@@ -42,21 +46,22 @@ func applySQL(enqueueRequeued string) string {
 			SELECT a.n, f.id FROM asked a JOIN found f ON f.relayer_tx = a.relayer_tx AND (f.id = a.tx OR a.tx IS NULL AND f.owners = 1)
 		), newest AS (
 			SELECT DISTINCT ON (m.id) m.id, a.* FROM matched m JOIN asked a USING (n)
-			ORDER BY m.id, revision DESC, coalesce(at, now()) DESC, ` + fmt.Sprintf(rank, "status") + ` DESC
+			ORDER BY m.id, revision DESC, at DESC NULLS LAST, ` + fmt.Sprintf(rank, "status") + ` DESC
 		), locked AS MATERIALIZED (
 			SELECT t.id, e.status, e.reason, e.tx_hash, a.revision, coalesce(a.at, now()) AS at,
 				t.withdrawing AND e.status = 'canceled' AND e.tx_hash IS NULL AND t.tx_hash IS NULL AS withdrawn,
 				(t.status, t.status_reason) <> (e.status, e.reason) OR e.tx_hash IS DISTINCT FROM t.tx_hash AND e.tx_hash IS NOT NULL AS visible
 			FROM newest a JOIN relay_transactions t ON t.id = a.id
-			CROSS JOIN LATERAL (SELECT coalesce(a.digest <> t.digest, false) AND a.status IN ('mined', 'confirmed') AS is) AS other
+			CROSS JOIN LATERAL (SELECT coalesce(a.digest <> t.digest, false) AND (a.tx_hash IS NULL OR a.tx_hash IS DISTINCT FROM t.tx_hash
+				AND NOT EXISTS (SELECT FROM relay_history h WHERE h.tx = t.id AND h.tx_hash = a.tx_hash)) AS differs) AS call
 			CROSS JOIN LATERAL (SELECT
-				CASE WHEN NOT other.is THEN a.status WHEN a.status = 'mined' THEN 'submitted' ELSE 'failed' END AS status,
-				CASE WHEN NOT other.is THEN a.reason ELSE 'its relayer used its nonce for another call' || coalesce(': 0x' || encode(a.tx_hash, 'hex'), '') END AS reason,
-				CASE WHEN NOT other.is THEN a.tx_hash END AS tx_hash) AS e
+				CASE WHEN NOT call.differs THEN a.status WHEN a.status = 'mined' THEN 'submitted' WHEN a.status = 'confirmed' THEN 'unknown' ELSE a.status END AS status,
+				CASE WHEN NOT call.differs THEN a.reason ELSE 'its relayer reports another call' || coalesce(': 0x' || encode(a.tx_hash, 'hex'), '') END AS reason,
+				CASE WHEN NOT call.differs THEN a.tx_hash END AS tx_hash) AS e
 			WHERE t.id = ANY(ARRAY(SELECT id FROM matched)) AND CASE WHEN NOT t.open OR t.relayer_tx IS DISTINCT FROM a.relayer_tx THEN false
 				WHEN a.revision > 0 AND (t.reported_revision > 0 OR a.at IS NULL) THEN a.revision > t.reported_revision
-				WHEN a.at IS NULL THEN (` + fmt.Sprintf(rank, "e.status") + `, e.tx_hash IS NOT NULL) > (` + fmt.Sprintf(rank, "t.status") + `, t.tx_hash IS NOT NULL)
-				ELSE (a.at, ` + fmt.Sprintf(rank, "e.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
+				WHEN a.at IS NULL THEN (` + fmt.Sprintf(rank, "a.status") + `, e.tx_hash IS NOT NULL) > (` + fmt.Sprintf(rank, "t.status") + `, t.tx_hash IS NOT NULL)
+				ELSE (a.at, ` + fmt.Sprintf(rank, "a.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
 			ORDER BY t.id FOR UPDATE OF t
 		), seen AS (
 			UPDATE relay_transactions t SET reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
@@ -71,7 +76,7 @@ func applySQL(enqueueRequeued string) string {
 		), queue AS (` + enqueueRequeued + `), applied AS (
 			UPDATE relay_transactions t SET status = l.status, status_reason = l.reason, tx_hash = coalesce(l.tx_hash, t.tx_hash),
 				reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
-				open = l.status IN ('submitted', 'mined'), outstanding = l.status IN ('submitted', 'mined'),
+				open = l.status IN ('submitted', 'mined', 'unknown'), outstanding = l.status IN ('submitted', 'mined'),
 				revision = t.revision + 1, updated_at = now(), check_at = now() + $1::interval, checks = 0
 			FROM locked l WHERE t.id = l.id AND l.visible AND NOT l.withdrawn RETURNING t.*
 		), changed AS (SELECT * FROM applied UNION ALL SELECT * FROM requeued)` + record

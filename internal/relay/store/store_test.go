@@ -240,7 +240,7 @@ func TestBegin_NoIdempotency_OneUnresolvedCall(t *testing.T) {
 	ok, err = f.Requeue(t.Context(), second.ID, holder, "refused")
 	require.NoError(t, err)
 	require.True(t, ok)
-	ok, err = f.Resolve(t.Context(), first.ID, ResolveFailed, "an operator looked")
+	ok, err = f.Resolve(t.Context(), f.read(first.ID), Decision{Failed: true}, "an operator looked")
 	require.NoError(t, err)
 	require.True(t, ok)
 	begun, _ = f.begin(second.ID, foreign, time.Minute)
@@ -340,36 +340,70 @@ func TestApply_Untimed_OnlyMovesForward(t *testing.T) {
 	require.True(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Confirmed, Hash: &hash}).Changed)
 }
 
-// A relayer that uses the nonce for another call, such as a no-op, and reports that as mined and confirmed, has not executed the
-// transaction.
-func TestApply_OtherCall_IsFailed(t *testing.T) {
+// A relayer that uses the nonce for another call, such as a no-op, may not have executed the transaction: the chain decides. Its hash
+// is not the transaction's. OpenZeppelin's writes the other call before it has another hash, so a known hash is the transaction's.
+func TestApply_OtherCall(t *testing.T) {
 	f := setup(t)
-	hash := common.Hash{9}
+	own, replaced, noop := common.Hash{1}, common.Hash{2}, common.Hash{9}
 	other := relay.DigestOf(&common.Address{2}, new(big.Int), nil)
-	for name, digest := range map[string][]byte{"other": other[:], "same": nil, "untold": nil} {
+	for name, c := range map[string]struct {
+		digest []byte
+		hash   *common.Hash
+		want   []relay.Status
+	}{
+		"no-op":            {other[:], &noop, []relay.Status{relay.Submitted, relay.Unknown}},
+		"no-op, no hash":   {other[:], nil, []relay.Status{relay.Submitted, relay.Unknown}},
+		"known hash":       {other[:], &replaced, []relay.Status{relay.Mined, relay.Confirmed}},
+		"former hash":      {other[:], &own, []relay.Status{relay.Mined, relay.Confirmed}},
+		"own call":         {nil, &noop, []relay.Status{relay.Mined, relay.Confirmed}},
+		"call not in full": {nil, &noop, []relay.Status{relay.Mined, relay.Confirmed}},
+	} {
 		tx := f.submitted("shop", name)
-		if name == "same" {
-			own := tx.Digest()
-			digest = own[:]
+		if name == "own call" {
+			digest := tx.Digest()
+			c.digest = digest[:]
+		}
+		for i, hash := range []common.Hash{own, replaced} {
+			require.True(t, f.apply(relay.Update{RelayerTx: name, Status: relay.Submitted, Hash: &hash, Revision: 2 + i}).Changed)
+		}
+		if name == "no-op" {
+			require.True(t, f.apply(relay.Update{RelayerTx: name, Status: relay.Submitted, Hash: c.hash, Revision: 4, Digest: c.digest}).Changed)
+			require.Equal(t, replaced, *f.read(tx.ID).Hash)
 		}
 		for i, status := range []relay.Status{relay.Mined, relay.Confirmed} {
-			f.apply(relay.Update{RelayerTx: name, Status: status, Hash: &hash, Revision: 4 + i, Digest: digest})
+			f.apply(relay.Update{RelayerTx: name, Status: status, Hash: c.hash, Revision: 5 + i, Digest: c.digest})
 			got := f.read(tx.ID)
-			if name != "other" {
-				require.Equal(t, status, got.Status, name)
+			require.Equal(t, c.want[i], got.Status, name)
+			if got.Status == status {
+				require.Equal(t, *c.hash, *got.Hash, name)
 				continue
 			}
-			require.Equal(t, []relay.Status{relay.Submitted, relay.Failed}[i], got.Status)
-			require.Contains(t, got.Reason, "another call: "+hash.Hex())
-			require.Nil(t, got.Hash)
+			require.Contains(t, got.Reason, "another call", name)
+			require.Equal(t, replaced, *got.Hash, name)
 		}
 	}
+	unknown := f.read(f.only(`SELECT id FROM relay_transactions WHERE relayer_tx = 'no-op'`))
+	require.Contains(t, unknown.Reason, noop.Hex())
+	due, err := f.Resolve(t.Context(), unknown, Decision{Failed: true}, "the chain has the no-op")
+	require.NoError(t, err)
+	require.True(t, due)
 
 	early := f.accept(transaction("shop"))
-	f.apply(relay.Update{RelayerTx: "early", Status: relay.Confirmed, Hash: &hash, Digest: other[:]})
+	f.apply(relay.Update{RelayerTx: "early", Status: relay.Confirmed, Hash: &noop, Digest: other[:]})
 	f.begin(early.ID, route, time.Minute)
 	f.accepted(early.ID, route, "early")
-	require.Equal(t, relay.Failed, f.read(early.ID).Status, "a kept report")
+	require.Equal(t, relay.Unknown, f.read(early.ID).Status, "a kept report")
+}
+
+// In one batch a report without a time does not hide one with a time.
+func TestApply_Batch_TimedCountsBeforeUntimed(t *testing.T) {
+	f := setup(t)
+	tx := f.submitted("shop", "r1")
+	_, err := f.Apply(t.Context(), []relay.Update{
+		{RelayerTx: "r1", Status: relay.Submitted}, {RelayerTx: "r1", Status: relay.Confirmed, At: time.Now().Add(-time.Second)},
+	})
+	require.NoError(t, err)
+	require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
 }
 
 // Two relayers may give the same id. A report that does not name the transaction is for neither.
@@ -455,35 +489,55 @@ func TestResolve_Retry_QueuesAgain(t *testing.T) {
 	_, holder := f.begin(tx.ID, foreign, time.Minute)
 	_, err := f.db.Exec(t.Context(), `DELETE FROM relay_queue`)
 	require.NoError(t, err)
-	ok, err := f.Resolve(t.Context(), tx.ID, ResolveRetry, "")
+	ok, err := f.Resolve(t.Context(), f.read(tx.ID), Decision{Retry: true}, "")
 	require.NoError(t, err)
 	require.False(t, ok, "a consumer submits it")
 	_, err = f.Park(t.Context(), tx.ID, holder, "x")
 	require.NoError(t, err)
-	ok, err = f.Resolve(t.Context(), tx.ID, ResolveRetry, "nothing was sent")
-	require.NoError(t, err)
-	require.True(t, ok)
+	seen := f.read(tx.ID)
+	for i, want := range []bool{true, false} {
+		ok, err = f.Resolve(t.Context(), seen, Decision{Retry: true}, "nothing was sent")
+		require.NoError(t, err)
+		require.Equal(t, want, ok, i)
+	}
 	require.Equal(t, relay.Queued, f.read(tx.ID).Status)
 	require.Equal(t, relay.Route{}, f.read(tx.ID).Route)
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_queue`))
 }
 
-// A submission that no relayer can finish is ended by an operator, once its consumer's lease has ended. That consumer cannot change it.
-func TestResolve_SubmittingWithoutALease(t *testing.T) {
+// A submission that no relayer can finish is ended by an operator, once the consumers have tried for a while and none has the lease.
+// A consumer that had it cannot change it.
+func TestResolve_Submitting(t *testing.T) {
 	f := setup(t)
+	hash := common.Hash{9}
 	for _, c := range []struct {
-		decision Resolution
+		decision Decision
 		want     relay.Status
-	}{{ResolveRetry, relay.Queued}, {ResolveFailed, relay.Failed}} {
+	}{
+		{Decision{Retry: true}, relay.Queued}, {Decision{Failed: true}, relay.Failed}, {Decision{Executed: &hash}, relay.Confirmed},
+		{Decision{RelayerTx: "r1"}, relay.Submitted},
+	} {
 		tx := f.accept(transaction("shop"))
+		resolve := func() bool {
+			ok, err := f.Resolve(t.Context(), f.read(tx.ID), c.decision, "the relayers' database is gone")
+			require.NoError(t, err)
+			return ok
+		}
 		_, holder := f.begin(tx.ID, route, -time.Second)
-		ok, err := f.Resolve(t.Context(), tx.ID, c.decision, "the relayers' database is gone")
+		require.False(t, resolve(), "the request may still be on its way")
+		_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET updated_at = now() - $1::interval, held_until = now() + interval '1 min' WHERE id = $2`,
+			ResolvableAfter+time.Second, tx.ID)
 		require.NoError(t, err)
-		require.True(t, ok)
+		require.False(t, resolve(), "a consumer submits it")
+		_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET held_until = now() WHERE id = $1`, tx.ID)
+		require.NoError(t, err)
+		require.True(t, resolve())
 		got := f.read(tx.ID)
 		require.Equal(t, c.want, got.Status)
 		require.Equal(t, tx.RelayerKey(), got.RelayerKey(), "its relayer may have the key")
-		ok, err = f.Park(t.Context(), tx.ID, holder, "late")
+		require.Equal(t, c.decision.RelayerTx, got.RelayerTx)
+		require.Equal(t, c.decision.Executed, got.Hash)
+		ok, err := f.Park(t.Context(), tx.ID, holder, "late")
 		require.NoError(t, err)
 		require.False(t, ok)
 	}

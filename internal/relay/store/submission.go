@@ -213,7 +213,7 @@ func (s *Store) Requeue(ctx context.Context, id, holder uuid.UUID, reason string
 		check_at = now() + $4::interval`, reason, s.cfg.Stranded)
 }
 
-// Fail makes a transaction failed, because no relayer will ever accept it. Only the leaseholder may; it reports whether it did.
+// Fail makes a transaction failed, because relayers reject it. Only the leaseholder may; it reports whether it did.
 func (s *Store) Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
 	return s.end(ctx, id, holder, `status = 'failed', open = false, check_at = now() + $4::interval`, reason, s.cfg.Stranded)
 }

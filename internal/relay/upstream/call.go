@@ -116,9 +116,10 @@ func reason(ctx context.Context, err error) string {
 	return clip(err.Error())
 }
 
-// local reports whether a call failed because of this machine or its caller, not because of the relayer.
+// local reports whether a call failed because of this machine or its caller, not because of the relayer. A caller's deadline is before
+// the relayer's.
 func local(parent context.Context, err error) bool {
-	if errors.Is(parent.Err(), context.Canceled) {
+	if parent.Err() != nil {
 		return true
 	}
 	for _, full := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {

@@ -18,6 +18,8 @@ var (
 	ErrTooLarge = errors.New("the response is too large")
 	// ErrTooMany: a lookup ended before it had read all transactions. It proves nothing.
 	ErrTooMany = errors.New("too many transactions to look through")
+	// ErrUnclear: the relayer has a transaction to the receiver whose value or data is missing or unreadable. A lookup proves nothing.
+	ErrUnclear = errors.New("its value or data cannot be read")
 )
 
 // Error reports a call that failed.

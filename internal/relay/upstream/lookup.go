@@ -35,21 +35,21 @@ type Match struct {
 	Since time.Time
 }
 
-// matches reports whether a transaction matches. A value that the relayer's response does not tell is no difference.
-func (m *Match) matches(t *Transaction) bool {
+// matches reports whether a transaction matches. unclear reports that it may: its value or data is missing or unreadable.
+func (m *Match) matches(t *Transaction) (match, unclear bool) {
 	value := m.Value
 	if value == nil {
 		value = new(big.Int)
 	}
 	switch {
+	case !t.CreatedAt.IsZero() && t.CreatedAt.Before(m.Since):
+		return false, false
 	case (m.To == nil) != (t.To == nil), m.To != nil && *m.To != *t.To:
-		return false
-	case !bytes.Equal(m.Data, t.Data):
-		return false
-	case t.Value != nil && t.Value.Cmp(value) != 0:
-		return false
+		return false, false
+	case m.To != nil && !t.CallComplete:
+		return false, true
 	default:
-		return t.CreatedAt.IsZero() || !t.CreatedAt.Before(m.Since)
+		return bytes.Equal(m.Data, t.Data) && (t.Value == nil || t.Value.Cmp(value) == 0), false
 	}
 }
 
@@ -111,15 +111,18 @@ func (c *Client) lookup(ctx context.Context, ref Ref, m *Match, size int) ([]Tra
 		last := pages(first)
 		switch order := orderOf(first.Transactions); {
 		case last == 1, order == newestFirst && older:
-			return s.result(), nil
+			return s.result()
 		case order == oldestFirst:
 			err = c.readPages(ctx, ref, first, last, 2, s)
 		default:
 			s.all = order == unknownOrder
 			err = c.readPages(ctx, ref, first, 2, last, s)
 		}
+		if err == nil {
+			return s.result()
+		}
 		if !errors.Is(err, errShrunk) {
-			return s.result(), err
+			return nil, err
 		}
 	}
 	return nil, fmt.Errorf("list transactions of relayer %s: %w: the list becomes shorter all the time", ref.ID, ErrTooMany)
@@ -133,28 +136,37 @@ var errShrunk = errors.New("the list became shorter")
 type search struct {
 	match *Match
 	found map[string]Transaction
-	all   bool // no page ends the search
+	// unclear is a transaction that may match: with it, the others prove nothing.
+	unclear string
+	all     bool // no page ends the search
 }
 
 // add adds a page's matches, and reports whether the whole page is older than the search goes back.
 func (s *search) add(p Page) (older bool) {
 	older = len(p.Transactions) > 0
 	for _, tx := range p.Transactions {
-		if s.match.matches(&tx) {
+		match, unclear := s.match.matches(&tx)
+		if match {
 			s.found[tx.ID] = tx
+		}
+		if unclear {
+			s.unclear = tx.ID
 		}
 		older = older && !tx.CreatedAt.IsZero() && tx.CreatedAt.Before(s.match.Since)
 	}
 	return older
 }
 
-func (s *search) result() []Transaction {
+func (s *search) result() ([]Transaction, error) {
+	if s.unclear != "" {
+		return nil, fmt.Errorf("transaction %s: %w", s.unclear, ErrUnclear)
+	}
 	out := make([]Transaction, 0, len(s.found))
 	for _, tx := range s.found {
 		out = append(out, tx)
 	}
 	slices.SortFunc(out, func(a, b Transaction) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	return out
+	return out, nil
 }
 
 // readPages reads the pages after the first, up or down.

@@ -111,7 +111,7 @@ func TestGet_Responses(t *testing.T) {
 				got.CreatedAt, got.SentAt = time.Time{}, time.Time{}
 				require.Equal(t, upstream.Transaction{
 					ID: "tx-1", Hash: common.HexToHash("0x" + strings.Repeat("ab", 32)), Status: upstream.Submitted, Reason: "why", Revision: 4,
-					IsCanceled: true, To: &receiver, Data: []byte{1}, Value: big.NewInt(9_007_199_254_740_993), Whole: true,
+					IsCanceled: true, To: &receiver, Data: []byte{1}, Value: big.NewInt(9_007_199_254_740_993), CallComplete: true,
 				}, got)
 			}
 		})

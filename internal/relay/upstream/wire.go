@@ -104,31 +104,28 @@ type Effect struct {
 	Data  text `json:"data"`
 }
 
-// Call returns the receiver, nil for a new contract, the data and the value. Unreadable ones are nil. whole reports that all of them
-// were there and could be read: only then can the effect be compared.
-func (e *Effect) Call() (to *common.Address, data []byte, value *big.Int, whole bool) {
-	whole = e.To.given && e.Data.given
-	if s := e.To.string; s != "" {
-		if common.IsHexAddress(s) {
-			to = new(common.HexToAddress(s))
-		} else {
-			whole = false
-		}
+// Call returns the receiver, the data and the value; missing and unreadable ones are nil. complete reports that all of them were there
+// and could be read: only then can the effect be compared. A call without a receiver is not complete, because the relay path creates
+// no contracts.
+func (e *Effect) Call() (to *common.Address, data []byte, value *big.Int, complete bool) {
+	if common.IsHexAddress(e.To.string) {
+		to = new(common.HexToAddress(e.To.string))
 	}
 	data, err := hexBytes(e.Data.string)
 	value = amount(e.Value.string)
-	return to, data, value, whole && err == nil && value != nil
+	return to, data, value, to != nil && value != nil && e.Data.given && err == nil
 }
 
 // text is an optional text.
 type text struct {
 	string
-	given bool // it was there, as text or as null
+	given bool // it was there, as null or as a text that is not empty
 }
 
 // UnmarshalJSON implements [json.Unmarshaler]. It accepts everything.
 func (t *text) UnmarshalJSON(b []byte) error {
-	t.given = json.Unmarshal(b, &t.string) == nil
+	err := json.Unmarshal(b, &t.string)
+	t.given = err == nil && (t.string != "" || isNull(b))
 	return nil
 }
 
@@ -179,8 +176,8 @@ type Transaction struct {
 	To    *common.Address // nil creates a contract
 	Data  []byte
 	Value *big.Int // wei; nil if the relayer's text is no amount
-	// Whole reports that the relayer's answer had all three, so that they can be compared.
-	Whole bool
+	// CallComplete reports that the relayer's answer had all three, so that they can be compared.
+	CallComplete bool
 
 	CreatedAt, SentAt, ConfirmedAt time.Time
 }
@@ -207,7 +204,7 @@ func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
 		t.Reason = c.printable(*b.StatusReason)
 	}
 	t.IsCanceled = b.IsCanceled != nil && *b.IsCanceled
-	t.To, t.Data, t.Value, t.Whole = b.Call()
+	t.To, t.Data, t.Value, t.CallComplete = b.Call()
 	t.CreatedAt = instant(&b.CreatedAt)
 	t.SentAt, t.ConfirmedAt = instant(b.SentAt), instant(b.ConfirmedAt)
 	return t, nil

@@ -91,8 +91,8 @@ CREATE TABLE relay_reports (
     reason      text        NOT NULL,
     tx_hash     bytea,
     revision    integer     NOT NULL,
-    at          timestamptz, -- null: the report does not tell it
-    digest      bytea,       -- of the reported call; null: the report does not tell all of it
+    at          timestamptz, -- null: the report has none
+    digest      bytea,       -- of the reported call; null: the report does not contain all of it
     received_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX relay_reports_relayer_tx ON relay_reports (relayer_tx);
