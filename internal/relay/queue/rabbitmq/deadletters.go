@@ -2,11 +2,13 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 )
@@ -14,9 +16,43 @@ import (
 // listMost is how many dead letters one call looks at.
 const listMost = 100_000
 
+// brokerPause is the pause after an internal error of the broker, and brokerTries how often it is asked.
+const (
+	brokerPause = 200 * time.Millisecond
+	brokerTries = 10
+)
+
 // scan receives each dead letter once. use returns whether to delete it, and whether to go on. All others are given back
 // at the end.
 func (q *Queue) scan(ctx context.Context, use func(*received) (gone, more bool, err error)) error {
+	begun := false
+	return whileBroken(ctx, func() (bool, error) {
+		err := q.scanOnce(ctx, func(m *received) (gone, more bool, err error) {
+			begun = true
+			return use(m)
+		})
+		return begun, err
+	})
+}
+
+// whileBroken repeats a call that failed by an internal error of the broker before it had begun. The broker answers so until the
+// process of a quorum queue runs on its node (rabbitmq/rabbitmq-server, issue 12461).
+func whileBroken(ctx context.Context, call func() (begun bool, err error)) error {
+	for try := 1; ; try++ {
+		begun, err := call()
+		if answer, ok := errors.AsType[*amqp.Error](err); !ok || answer.Code != amqp.InternalError || begun || try == brokerTries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(brokerPause):
+		}
+	}
+}
+
+// scanOnce is one scan.
+func (q *Queue) scanOnce(ctx context.Context, use func(*received) (gone, more bool, err error)) error {
 	l, err := q.broker.connect(ctx)
 	if err != nil {
 		return err
