@@ -384,9 +384,8 @@ func TestApply_OtherCall(t *testing.T) {
 	}
 	unknown := f.read(f.only(`SELECT id FROM relay_transactions WHERE relayer_tx = 'no-op'`))
 	require.Contains(t, unknown.Reason, noop.Hex())
-	due, err := f.Resolve(t.Context(), unknown, Decision{Failed: true}, "the chain has the no-op")
-	require.NoError(t, err)
-	require.True(t, due)
+	require.True(t, f.apply(relay.Update{RelayerTx: "no-op", Status: relay.Confirmed, Hash: &replaced, Revision: 9}).Changed)
+	require.Equal(t, relay.Confirmed, f.read(unknown.ID).Status, "its relayer may correct the report")
 
 	early := f.accept(transaction("shop"))
 	f.apply(relay.Update{RelayerTx: "early", Status: relay.Confirmed, Hash: &noop, Digest: other[:]})
@@ -531,13 +530,18 @@ func TestResolve_Submitting(t *testing.T) {
 		require.False(t, resolve(), "a consumer submits it")
 		_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET held_until = now() WHERE id = $1`, tx.ID)
 		require.NoError(t, err)
+		changed := *f.read(tx.ID)
+		changed.Revision--
+		ok, err := f.Resolve(t.Context(), &changed, c.decision, "decided about an older revision")
+		require.NoError(t, err)
+		require.False(t, ok)
 		require.True(t, resolve())
 		got := f.read(tx.ID)
 		require.Equal(t, c.want, got.Status)
 		require.Equal(t, tx.RelayerKey(), got.RelayerKey(), "its relayer may have the key")
 		require.Equal(t, c.decision.RelayerTx, got.RelayerTx)
 		require.Equal(t, c.decision.Executed, got.Hash)
-		ok, err := f.Park(t.Context(), tx.ID, holder, "late")
+		ok, err = f.Park(t.Context(), tx.ID, holder, "late")
 		require.NoError(t, err)
 		require.False(t, ok)
 	}
