@@ -2,6 +2,7 @@ package statuscache
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -17,8 +18,7 @@ import (
 )
 
 const (
-	// limit bounds a call of Redis, and pause is how long it is not called after a failure.
-	limit = 50 * time.Millisecond
+	// pause is how long Redis is not called after a failure.
 	pause = time.Second
 	// The lives of entries. Consumers change a transaction until a relayer has it, and do not announce that. After that the relayer's
 	// webhooks announce changes; the reconciler finds one whose webhook was lost, a minute later.
@@ -33,7 +33,9 @@ const (
 type Config struct {
 	Redis redis.UniversalClient
 	// Prefix is the prefix of the keys.
-	Prefix     string
+	Prefix string
+	// Timeout bounds a call of Redis. Default 50 ms.
+	Timeout    time.Duration
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
 }
@@ -55,6 +57,7 @@ type entry struct {
 
 // New returns a Cache.
 func New(cfg Config) *Cache {
+	cfg.Timeout = cmp.Or(cfg.Timeout, 50*time.Millisecond)
 	c := &Cache{
 		cfg: cfg,
 		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -67,7 +70,7 @@ func New(cfg Config) *Cache {
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(c.lookups, c.failures)
 	}
-	c.reads = batch.New(batch.Config{Timeout: limit}, c.read)
+	c.reads = batch.New(batch.Config{Timeout: cfg.Timeout}, c.read)
 	return c
 }
 
@@ -164,7 +167,7 @@ func (c *Cache) run(ctx context.Context, client, id string, revision int, answer
 	if c == nil || len(id) > maxKey || !c.reachable() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	if err := store.Run(ctx, c.cfg.Redis, []string{c.key(client, id)}, strconv.Itoa(revision), answer, ttl.Milliseconds()).Err(); err != nil {
 		c.failed(ctx, err)

