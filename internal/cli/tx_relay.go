@@ -270,7 +270,7 @@ func (c *txResolveCmd) question() string {
 
 func (c *txResolveCmd) resolve(ctx context.Context, s *store.Store, tx *relay.Transaction) ActionResult {
 	id := tx.ID.String()
-	d, detail := store.Decision{Retry: c.Retry, Failed: c.Failed, RelayerTx: c.RelayerTx}, "failed"
+	d, detail := store.Resolution{Retry: c.Retry, Failed: c.Failed, RelayerTx: c.RelayerTx}, "failed"
 	switch {
 	case c.RelayerTx != "" && tx.RelayerTx != "":
 		return refused(id, fmt.Sprintf("its relayer had it as %s: use --executed, --retry or --failed", tx.RelayerTx))

@@ -84,8 +84,8 @@ func (s *Store) Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string
 	return n > 0, nil
 }
 
-// Decision is an operator's decision about a transaction that a relayer may have. One member is set.
-type Decision struct {
+// Resolution is an operator's decision about a transaction that a relayer may have. One member is set.
+type Resolution struct {
 	// Retry queues it again, because no relayer has it. Its idempotency key stays the same unless a relayer had accepted it.
 	Retry bool
 	// Failed ends it: it is not to be sent any more. A queued one can be ended so, too.
@@ -102,7 +102,7 @@ const ResolvableAfter = 2 * time.Minute
 
 // Resolve applies an operator's decision to a transaction that is unknown, that has been submitting for ResolvableAfter or, with Failed,
 // queued. It reports false, and changes nothing, if the row is not as tx any more, or a consumer has its lease.
-func (s *Store) Resolve(ctx context.Context, tx *relay.Transaction, d Decision, reason string) (bool, error) {
+func (s *Store) Resolve(ctx context.Context, tx *relay.Transaction, d Resolution, reason string) (bool, error) {
 	from := []relay.Status{relay.Unknown, relay.Submitting}
 	var set string
 	var hash []byte

@@ -240,7 +240,7 @@ func TestBegin_NoIdempotency_OneUnresolvedCall(t *testing.T) {
 	ok, err = f.Requeue(t.Context(), second.ID, holder, "refused")
 	require.NoError(t, err)
 	require.True(t, ok)
-	ok, err = f.Resolve(t.Context(), f.read(first.ID), Decision{Failed: true}, "an operator looked")
+	ok, err = f.Resolve(t.Context(), f.read(first.ID), Resolution{Failed: true}, "an operator looked")
 	require.NoError(t, err)
 	require.True(t, ok)
 	begun, _ = f.begin(second.ID, foreign, time.Minute)
@@ -488,14 +488,14 @@ func TestResolve_Retry_QueuesAgain(t *testing.T) {
 	_, holder := f.begin(tx.ID, foreign, time.Minute)
 	_, err := f.db.Exec(t.Context(), `DELETE FROM relay_queue`)
 	require.NoError(t, err)
-	ok, err := f.Resolve(t.Context(), f.read(tx.ID), Decision{Retry: true}, "")
+	ok, err := f.Resolve(t.Context(), f.read(tx.ID), Resolution{Retry: true}, "")
 	require.NoError(t, err)
 	require.False(t, ok, "a consumer submits it")
 	_, err = f.Park(t.Context(), tx.ID, holder, "x")
 	require.NoError(t, err)
 	seen := f.read(tx.ID)
 	for i, want := range []bool{true, false} {
-		ok, err = f.Resolve(t.Context(), seen, Decision{Retry: true}, "nothing was sent")
+		ok, err = f.Resolve(t.Context(), seen, Resolution{Retry: true}, "nothing was sent")
 		require.NoError(t, err)
 		require.Equal(t, want, ok, i)
 	}
@@ -510,11 +510,11 @@ func TestResolve_Submitting(t *testing.T) {
 	f := setup(t)
 	hash := common.Hash{9}
 	for _, c := range []struct {
-		decision Decision
+		decision Resolution
 		want     relay.Status
 	}{
-		{Decision{Retry: true}, relay.Queued}, {Decision{Failed: true}, relay.Failed}, {Decision{Executed: &hash}, relay.Confirmed},
-		{Decision{RelayerTx: "r1"}, relay.Submitted},
+		{Resolution{Retry: true}, relay.Queued}, {Resolution{Failed: true}, relay.Failed}, {Resolution{Executed: &hash}, relay.Confirmed},
+		{Resolution{RelayerTx: "r1"}, relay.Submitted},
 	} {
 		tx := f.accept(transaction("shop"))
 		resolve := func() bool {
