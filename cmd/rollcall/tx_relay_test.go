@@ -107,7 +107,7 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stdout+res.stderr, "a consumer submits it now")
 	require.Equal(t, relay.Submitting, r.status(submitting))
-	_, err = r.db.Exec(t.Context(), `UPDATE relay_transactions SET held_until = now(), updated_at = now() - interval '3 min' WHERE id = $1`, submitting)
+	_, err = r.db.Exec(t.Context(), `UPDATE relay_transactions SET held_until = now() - interval '3 min', updated_at = now() - interval '3 min' WHERE id = $1`, submitting)
 	require.NoError(t, err)
 	succeed(t, r.args("tx", "resolve", submitting.String(), "--retry", "--yes")...)
 	require.Equal(t, relay.Queued, r.status(submitting))

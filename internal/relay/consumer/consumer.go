@@ -27,7 +27,7 @@ type Store interface {
 	Requeue(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
 	Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
 	Park(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
-	Release(ctx context.Context, id, holder uuid.UUID) error
+	Release(ctx context.Context, id, holder uuid.UUID, requested bool) error
 	Owners(ctx context.Context, relayerTxs []string) (map[string]uuid.UUID, error)
 }
 
@@ -35,7 +35,7 @@ type Store interface {
 type Relayers interface {
 	// Choose chooses a relayer for one submission; false if none is available.
 	Choose(Want) (Choice, bool)
-	// Besides reports whether there is another relayer than those with the given ids, available now or not.
+	// Besides reports whether there is another usable relayer than those with the given ids, available now or in a moment.
 	Besides(ids []string) bool
 	// At returns the relayer of a route, also one that is not live any more; false if nothing is known of it.
 	At(relay.Route) (Relayer, bool)

@@ -166,10 +166,22 @@ func TestConsumer_RejectedWhileOthersStayAway_Fails(t *testing.T) {
 	w := setup(t, drained, away)
 	w.fleet.remove(away)
 	drained.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
-	id := w.post(1)
-	w.consume(func(c *Config) { c.RejectedFor = 2 * time.Second })
-	w.reaches(id, relay.Failed)
+	w.consume(func(c *Config) { c.RejectedFor = 10 * time.Second })
+	w.reaches(w.post(1), relay.Failed)
 	require.GreaterOrEqual(t, drained.Calls(upstreamtest.Submit), 2)
+}
+
+// However old a transaction is, a relayer that is available is asked before it fails.
+func TestConsumer_OldTransactionRejected_NextRelayer(t *testing.T) {
+	t.Parallel()
+	drained, funded := foreign(t), foreign(t)
+	w := setup(t, drained, funded)
+	drained.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+	id := w.post(1)
+	_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET created_at = now() - interval '1 hour'`)
+	require.NoError(t, err)
+	w.consume()
+	require.Equal(t, funded.URL(), w.reaches(id, relay.Submitted).Relayer)
 }
 
 // After a blocked call the relayers that did not take the transaction are not asked a second time in the same delivery.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -37,6 +38,9 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	if time.Now().After(s.deadline.Add(-s.cfg.Lease / 2)) {
 		choice.Done(nil)
 		s.log.Warn("submission given up before its request", "tx", s.id, "err", errLate)
+		if !resumed {
+			return s.requeue(ctx, choice.Route, errLate.Error())
+		}
 		return s.release(ctx, afterUnknown), false
 	}
 	traceparent, span := s.trace(ctx, choice.Route.Relayer)
@@ -59,7 +63,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	case upstream.Rejected:
 		if resumed && time.Since(s.tx.UpdatedAt) < s.cfg.Settled {
 			// The earlier request may still be on its way, and be accepted.
-			return s.release(ctx, afterUnknown), false
+			return s.asked(ctx, afterUnknown), false
 		}
 		log.Info("transaction rejected", "err", result.Reason)
 		if s.rejected = append(s.rejected, choice.Route.Relayer); s.othersAsked(choice.Route) {
@@ -69,7 +73,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	case upstream.NotDone:
 		log.Info("relayer did not take a transaction", "err", result.Reason)
 		if resumed { // it proves nothing about the earlier request
-			return s.release(ctx, max(afterUnknown, result.RetryAfter)), false
+			return s.asked(ctx, max(afterUnknown, result.RetryAfter)), false
 		}
 		return s.requeue(ctx, choice.Route, result.Reason)
 	case upstream.Unknown:
@@ -78,14 +82,23 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		}
 	}
 	log.Warn("outcome of a submission unknown", "err", result.Reason)
-	return s.release(ctx, afterUnknown), false
+	return s.asked(ctx, afterUnknown), false
 }
 
 // othersAsked reports whether other relayers are asked before a transaction fails that this one has rejected. A relayer without a
 // scope shares nothing with others: it may lack the money, or not allow the receiver. One that is only away is waited for.
 func (s *submission) othersAsked(rejected relay.Route) bool {
-	return rejected.Scope == "" && len(s.rejected) < triesPerMessage && time.Since(s.tx.CreatedAt) < s.cfg.RejectedFor &&
-		s.cfg.Relayers.Besides(s.rejected)
+	if rejected.Scope != "" || len(s.rejected) >= triesPerMessage {
+		return false
+	}
+	if time.Since(s.tx.CreatedAt) < s.cfg.RejectedFor && s.cfg.Relayers.Besides(s.rejected) {
+		return true
+	}
+	choice, ok := s.cfg.Relayers.Choose(Want{Exclude: append(slices.Clone(s.tried), rejected.Relayer)})
+	if ok {
+		choice.Done(nil)
+	}
+	return ok
 }
 
 // requeue returns the transaction to the queue. Another relayer may be tried at once; if there is none, v is the verdict.
@@ -220,9 +233,18 @@ func (s *submission) end(ctx context.Context, change func(context.Context, uuid.
 	return v
 }
 
-// release gives the lease back, so that the next delivery of the message goes on.
+// asked gives the lease back after a request that a relayer may still process.
+func (s *submission) asked(ctx context.Context, after time.Duration) queue.Verdict {
+	return s.giveBack(ctx, true, after)
+}
+
+// release gives the lease back after no request, so that the next delivery of the message goes on.
 func (s *submission) release(ctx context.Context, after time.Duration) queue.Verdict {
-	if err := s.cfg.Store.Release(ctx, s.id, s.holder); err != nil {
+	return s.giveBack(ctx, false, after)
+}
+
+func (s *submission) giveBack(ctx context.Context, requested bool, after time.Duration) queue.Verdict {
+	if err := s.cfg.Store.Release(ctx, s.id, s.holder, requested); err != nil {
 		s.log.Debug("lease not released: it ends by itself", "tx", s.id, "err", err)
 	}
 	return queue.Later(after)

@@ -182,7 +182,7 @@ func (f *Fleet) Choose(w consumer.Want) (consumer.Choice, bool) {
 
 // Besides implements [consumer.Relayers].
 func (f *Fleet) Besides(ids []string) bool {
-	return slices.ContainsFunc(f.list(), func(m *member) bool { return !slices.Contains(ids, m.id) })
+	return slices.ContainsFunc(f.list(), func(m *member) bool { return m.usable() && !slices.Contains(ids, m.id) })
 }
 
 // maxLeft bounds the relayers that are remembered after they have left.

@@ -173,6 +173,13 @@ func (m *member) suits(w consumer.Want, now time.Time) bool {
 	return !slices.Contains(w.Exclude, m.id) && m.breaker.State() != gobreaker.StateOpen
 }
 
+// usable reports whether the member can be chosen once its pause and its breaker's have ended.
+func (m *member) usable() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.info != nil && m.info.Usable()
+}
+
 // silent reports whether the relayer does not answer readings.
 func (m *member) silent() bool {
 	m.mu.Lock()
@@ -229,7 +236,7 @@ func (m *member) take(now time.Time) (consumer.Choice, bool) {
 		Done: func(r *upstream.Result) {
 			m.returned(r, scope, flight)
 			switch {
-			case r == nil || r.Busy:
+			case r == nil, r.Busy, local(r):
 				report(errUnused)
 			case r.Fault:
 				report(errFault)
@@ -239,6 +246,10 @@ func (m *member) take(now time.Time) (consumer.Choice, bool) {
 		},
 	}, true
 }
+
+// local reports whether a submission ended without an answer for a reason of this process, such as its lease: it proves nothing about
+// the relayer.
+func local(r *upstream.Result) bool { return r.Code == 0 && !r.Fault }
 
 // returned takes the result of a submission into account; nil if it was not made.
 func (m *member) returned(r *upstream.Result, scope string, flight *list.Element) {
@@ -250,6 +261,9 @@ func (m *member) returned(r *upstream.Result, scope string, flight *list.Element
 	}
 	now := time.Now()
 	m.fleet.metrics.submitted.WithLabelValues(m.id, r.Outcome.String()).Inc()
+	if local(r) {
+		return
+	}
 	latency, success := m.averages(now)
 	switch {
 	case r.Fault:

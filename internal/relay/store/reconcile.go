@@ -96,8 +96,9 @@ type Resolution struct {
 	RelayerTx string
 }
 
-// ResolvableAfter is how long a transaction has to be submitting until an operator can decide about it. Before, the earlier request
-// may still be at its relayer, and the consumers ask for it.
+// ResolvableAfter is how long the last request of a transaction that is submitting must be over until an operator can decide about it.
+// Before, its relayer may still process the request, and the consumers ask for it. With a CONSUMER_RELAYER_TIMEOUT above 40 s the
+// operator has to wait longer: three times the timeout.
 const ResolvableAfter = 2 * time.Minute
 
 // Resolve applies an operator's decision to a transaction that is unknown, that has been submitting for ResolvableAfter or, with Failed,
@@ -124,12 +125,13 @@ func (s *Store) Resolve(ctx context.Context, tx *relay.Transaction, d Resolution
 	}
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
-			UPDATE relay_transactions t SET `+set+`, tx_hash = coalesce($7, tx_hash), status_reason = $3, revision = revision + 1, updated_at = now(),
+			UPDATE relay_transactions t SET `+set+`, tx_hash = CASE WHEN $9 THEN NULL ELSE coalesce($7, tx_hash) END, status_reason = $3, revision = revision + 1, updated_at = now(),
 				checks = 0, check_at = now() + $4::interval, holder = NULL, held_until = '-infinity'
 			WHERE id = $1 AND revision = $2 AND status = ANY($5) AND held_until <= now()
-				AND (status <> 'submitting' OR updated_at < now() - $6::interval) AND ($8 = '' OR relayer_tx IS NULL) RETURNING t.*
+				AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $6::interval) AND ($8 = '' OR relayer_tx IS NULL) RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed))`+record+` SELECT count(*) FROM changed`,
-		tx.ID, tx.Revision, bounded(reason), check, from, ResolvableAfter, hash, d.RelayerTx).Scan(&n)
+		tx.ID, tx.Revision, bounded(reason), check, from, ResolvableAfter, hash, d.RelayerTx,
+		d.Retry || d.RelayerTx != "").Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("resolve a transaction: %w", err)
 	}

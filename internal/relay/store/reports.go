@@ -49,7 +49,7 @@ func applySQL(enqueueRequeued string) string {
 			ORDER BY m.id, revision DESC, at DESC NULLS LAST, ` + fmt.Sprintf(rank, "status") + ` DESC
 		), locked AS MATERIALIZED (
 			SELECT t.id, e.status, e.reason, e.tx_hash, a.revision, coalesce(a.at, now()) AS at,
-				t.withdrawing AND e.status = 'canceled' AND e.tx_hash IS NULL AND t.tx_hash IS NULL AS withdrawn,
+				t.withdrawing AND e.status = 'canceled' AND a.tx_hash IS NULL AND t.tx_hash IS NULL AS withdrawn,
 				(t.status, t.status_reason) <> (e.status, e.reason) OR e.tx_hash IS DISTINCT FROM t.tx_hash AND e.tx_hash IS NOT NULL AS visible
 			FROM newest a JOIN relay_transactions t ON t.id = a.id
 			CROSS JOIN LATERAL (SELECT coalesce(a.digest <> t.digest, false) AND (a.tx_hash IS NULL OR a.tx_hash IS DISTINCT FROM t.tx_hash

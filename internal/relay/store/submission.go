@@ -97,7 +97,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			continue
 		}
 		if results[i], err = s.state(ctx, &a); err != nil {
-			return nil, fmt.Errorf("begin submissions: %w", err)
+			results[i] = Begun{State: Held, Until: time.Now().Add(time.Second)} // the others have their leases, and must be submitted
 		}
 	}
 	return results, nil
@@ -239,9 +239,11 @@ func (s *Store) end(ctx context.Context, id, holder uuid.UUID, set, reason strin
 	return n > 0, nil
 }
 
-// Release gives a lease back without a change, so that another consumer need not wait for its end.
-func (s *Store) Release(ctx context.Context, id, holder uuid.UUID) error {
-	_, err := s.db.Exec(ctx, `UPDATE relay_transactions SET holder = NULL, held_until = '-infinity' WHERE id = $1 AND holder = $2`, id, holder)
+// Release gives a lease back without a change, so that another consumer need not wait for its end. requested reports that a relayer may
+// still process a request.
+func (s *Store) Release(ctx context.Context, id, holder uuid.UUID, requested bool) error {
+	_, err := s.db.Exec(ctx, `UPDATE relay_transactions SET holder = NULL, held_until = '-infinity', requested_at = CASE WHEN $3 THEN now() ELSE requested_at END
+		WHERE id = $1 AND holder = $2`, id, holder, requested)
 	if err != nil {
 		return fmt.Errorf("release a lease: %w", err)
 	}

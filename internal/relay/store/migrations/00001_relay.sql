@@ -47,6 +47,7 @@ CREATE TABLE relay_transactions (
     holder            uuid,
     held_until        timestamptz NOT NULL DEFAULT '-infinity',
     attempts          integer     NOT NULL DEFAULT 0,
+    requested_at      timestamptz NOT NULL DEFAULT '-infinity', -- end of the last request that its relayer may still process
     -- When the reconciler looks at it next, and how often it has since the last change.
     check_at          timestamptz NOT NULL DEFAULT 'infinity',
     checks            integer     NOT NULL DEFAULT 0,
