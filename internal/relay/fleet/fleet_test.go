@@ -317,6 +317,8 @@ func TestChoose_PausedOrDisabled_IsPassedOver(t *testing.T) {
 	w.becomes(true, "a")
 	w.relayers["a"].Disable(true)
 	w.becomes(false, "a")
+	require.True(t, w.Besides([]string{"b"}))
+	require.False(t, w.Besides([]string{"b", "c"}), "nothing is expected of a disabled one")
 }
 
 func TestChoose_TooManyRequests_WaitsAsAsked(t *testing.T) {

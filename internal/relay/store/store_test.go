@@ -394,6 +394,18 @@ func TestApply_OtherCall(t *testing.T) {
 	require.Equal(t, relay.Unknown, f.read(early.ID).Status, "a kept report")
 }
 
+// A relayer that was asked to cancel a transaction, and reports a no-op's hash, may have sent it: it does not return to the queue.
+func TestApply_WithdrawnByANoOp_IsCanceled(t *testing.T) {
+	f := setup(t)
+	tx := f.submitted("shop", "r1")
+	ok, err := f.Withdraw(t.Context(), tx.ID, "r1")
+	require.NoError(t, err)
+	require.True(t, ok)
+	other := relay.DigestOf(&common.Address{2}, new(big.Int), nil)
+	f.apply(relay.Update{RelayerTx: "r1", Status: relay.Canceled, Hash: &common.Hash{9}, Revision: 5, Digest: other[:]})
+	require.Equal(t, relay.Canceled, f.read(tx.ID).Status)
+}
+
 // In one batch a report without a time does not hide one with a time.
 func TestApply_Batch_TimedCountsBeforeUntimed(t *testing.T) {
 	f := setup(t)

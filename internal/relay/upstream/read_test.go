@@ -348,6 +348,31 @@ func TestLookup_UnreadablePage_Fails(t *testing.T) {
 	require.ErrorAs(t, err, &failed)
 }
 
+// A transaction to the receiver whose value or data cannot be read may be the one: the others prove nothing.
+func TestLookup_UnreadableCall_ProvesNothing(t *testing.T) {
+	t.Parallel()
+	m := upstream.Match{To: &receiver, Data: []byte{1}, Value: big.NewInt(5), Since: time.Now().Add(-time.Minute)}
+	for name, c := range map[string]struct {
+		call string
+		fail bool
+	}{
+		"value is a number": {`"to":"` + m.To.Hex() + `","value":5,"data":"0x01"`, true},
+		"no data":           {`"to":"` + m.To.Hex() + `","value":"0x5"`, true},
+		"another receiver":  {`"to":"0x00000000000000000000000000000000000000aa","value":5,"data":"0x01"`, false},
+		"a new contract":    {`"to":null,"value":5,"data":"0x01"`, false},
+	} {
+		body := `{"success":true,"data":[{"id":"tx-1","status":"pending","created_at":"` + time.Now().UTC().Format(time.RFC3339Nano) + `",` + c.call + `}],
+			"error":null,"pagination":{"current_page":1,"per_page":100,"total_items":1}}`
+		found, err := open(t, serve(t, respond("200 OK", body)).url).Lookup(t.Context(), ref, m)
+		require.Empty(t, found, name)
+		if c.fail {
+			require.ErrorIs(t, err, upstream.ErrUnclear, name)
+		} else {
+			require.NoError(t, err, name)
+		}
+	}
+}
+
 func TestStatus_Names(t *testing.T) {
 	t.Parallel()
 	for status, final := range map[upstream.Status]bool{
