@@ -87,16 +87,10 @@ type Call struct {
 }
 
 // Digest identifies the effect of a call: its receiver, value and data.
-func (c *Call) Digest() [sha256.Size]byte { return DigestOf(&c.To, c.Value, c.Data) }
-
-// DigestOf returns the digest of a call; to is nil for a new contract.
-func DigestOf(to *common.Address, value *big.Int, data []byte) [sha256.Size]byte {
-	b := make([]byte, 0, 64+len(data))
-	if to != nil {
-		b = append(b, to[:]...)
-	}
-	b = append(b, common.LeftPadBytes(value.Bytes(), 32)...)
-	return sha256.Sum256(append(b, data...))
+func (c *Call) Digest() [sha256.Size]byte {
+	b := append(make([]byte, 0, 64+len(c.Data)), c.To[:]...)
+	b = append(b, common.LeftPadBytes(c.Value.Bytes(), 32)...)
+	return sha256.Sum256(append(b, c.Data...))
 }
 
 // Forward identifies a gasless transaction at its forwarder.
@@ -153,7 +147,7 @@ type Update struct {
 	// At is when the relayer made the report; zero if that is not known. Such a report without a revision may be late: it only moves a
 	// transaction forward.
 	At time.Time
-	// Digest is that of the call that the report contains, by [DigestOf]; nil if it does not contain all of it. A relayer may use the
-	// nonce of a transaction for another call, such as a no-op, and report that as mined.
-	Digest []byte
+	// Call is the receiver, value and data that the report contains; nil if it does not contain all of them. A relayer may use the nonce
+	// of a transaction for another call, such as a no-op, and report that as mined.
+	Call *Call
 }

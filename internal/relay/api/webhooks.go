@@ -118,8 +118,7 @@ func parseReport(body []byte) (u relay.Update, ok bool, err error) {
 		u.RelayerTx, u.Revision = r.Payload.ID, r.Payload.Revision
 		hash, reason, status = r.Payload.Hash, r.Payload.Reason, r.Payload.Status
 		if to, data, value, complete := r.Payload.Call(); complete {
-			digest := relay.DigestOf(to, value, data)
-			u.Digest = digest[:]
+			u.Call = &relay.Call{To: *to, Value: value, Data: data}
 		}
 	case r.RelayerTx != "":
 		u.RelayerTx = r.RelayerTx

@@ -253,8 +253,7 @@ func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Tra
 	}
 	u := relay.Update{ID: d.ID, RelayerTx: d.RelayerTx, Status: status, Reason: got.Reason, Revision: got.Revision, At: at}
 	if got.CallComplete {
-		digest := relay.DigestOf(got.To, got.Value, got.Data)
-		u.Digest = digest[:]
+		u.Call = &relay.Call{To: *got.To, Value: got.Value, Data: got.Data}
 	}
 	if got.Hash != (common.Hash{}) {
 		u.Hash = &got.Hash

@@ -91,7 +91,11 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 	for i := range reports {
 		r := &reports[i]
 		numbers[i], txs[i], statuses[i], reasons[i] = int32(i), r.RelayerTx, string(r.Status), bounded(r.Reason)
-		revisions[i], digests[i] = int32(r.Revision), r.Digest
+		revisions[i] = int32(r.Revision)
+		if r.Call != nil {
+			digest := r.Call.Digest()
+			digests[i] = digest[:]
+		}
 		if r.ID != uuid.Nil {
 			ids[i] = &r.ID
 		}

@@ -323,7 +323,7 @@ func TestApply_Reorganization_TakesMinedBack(t *testing.T) {
 	}
 }
 
-// A report without a time and a revision may be late: it moves a transaction forward, or tells its hash.
+// A report without a time and a revision may be late: it only moves a transaction forward, or adds its hash.
 func TestApply_Untimed_OnlyMovesForward(t *testing.T) {
 	f := setup(t)
 	hash := common.Hash{9}
@@ -345,33 +345,32 @@ func TestApply_Untimed_OnlyMovesForward(t *testing.T) {
 func TestApply_OtherCall(t *testing.T) {
 	f := setup(t)
 	own, replaced, noop := common.Hash{1}, common.Hash{2}, common.Hash{9}
-	other := relay.DigestOf(&common.Address{2}, new(big.Int), nil)
+	other := &relay.Call{To: common.Address{2}, Value: new(big.Int)}
 	for name, c := range map[string]struct {
-		digest []byte
-		hash   *common.Hash
-		want   []relay.Status
+		call *relay.Call
+		hash *common.Hash
+		want []relay.Status
 	}{
-		"no-op":            {other[:], &noop, []relay.Status{relay.Submitted, relay.Unknown}},
-		"no-op, no hash":   {other[:], nil, []relay.Status{relay.Submitted, relay.Unknown}},
-		"known hash":       {other[:], &replaced, []relay.Status{relay.Mined, relay.Confirmed}},
-		"former hash":      {other[:], &own, []relay.Status{relay.Mined, relay.Confirmed}},
+		"no-op":            {other, &noop, []relay.Status{relay.Submitted, relay.Unknown}},
+		"no-op, no hash":   {other, nil, []relay.Status{relay.Submitted, relay.Unknown}},
+		"known hash":       {other, &replaced, []relay.Status{relay.Mined, relay.Confirmed}},
+		"former hash":      {other, &own, []relay.Status{relay.Mined, relay.Confirmed}},
 		"own call":         {nil, &noop, []relay.Status{relay.Mined, relay.Confirmed}},
 		"call not in full": {nil, &noop, []relay.Status{relay.Mined, relay.Confirmed}},
 	} {
 		tx := f.submitted("shop", name)
 		if name == "own call" {
-			digest := tx.Digest()
-			c.digest = digest[:]
+			c.call = &tx.Call
 		}
 		for i, hash := range []common.Hash{own, replaced} {
 			require.True(t, f.apply(relay.Update{RelayerTx: name, Status: relay.Submitted, Hash: &hash, Revision: 2 + i}).Changed)
 		}
 		if name == "no-op" {
-			require.True(t, f.apply(relay.Update{RelayerTx: name, Status: relay.Submitted, Hash: c.hash, Revision: 4, Digest: c.digest}).Changed)
+			require.True(t, f.apply(relay.Update{RelayerTx: name, Status: relay.Submitted, Hash: c.hash, Revision: 4, Call: c.call}).Changed)
 			require.Equal(t, replaced, *f.read(tx.ID).Hash)
 		}
 		for i, status := range []relay.Status{relay.Mined, relay.Confirmed} {
-			f.apply(relay.Update{RelayerTx: name, Status: status, Hash: c.hash, Revision: 5 + i, Digest: c.digest})
+			f.apply(relay.Update{RelayerTx: name, Status: status, Hash: c.hash, Revision: 5 + i, Call: c.call})
 			got := f.read(tx.ID)
 			require.Equal(t, c.want[i], got.Status, name)
 			if got.Status == status {
@@ -388,7 +387,7 @@ func TestApply_OtherCall(t *testing.T) {
 	require.Equal(t, relay.Confirmed, f.read(unknown.ID).Status, "its relayer may correct the report")
 
 	early := f.accept(transaction("shop"))
-	f.apply(relay.Update{RelayerTx: "early", Status: relay.Confirmed, Hash: &noop, Digest: other[:]})
+	f.apply(relay.Update{RelayerTx: "early", Status: relay.Confirmed, Hash: &noop, Call: other})
 	f.begin(early.ID, route, time.Minute)
 	f.accepted(early.ID, route, "early")
 	require.Equal(t, relay.Unknown, f.read(early.ID).Status, "a kept report")
@@ -401,8 +400,8 @@ func TestApply_WithdrawnByANoOp_IsCanceled(t *testing.T) {
 	ok, err := f.Withdraw(t.Context(), tx.ID, "r1")
 	require.NoError(t, err)
 	require.True(t, ok)
-	other := relay.DigestOf(&common.Address{2}, new(big.Int), nil)
-	f.apply(relay.Update{RelayerTx: "r1", Status: relay.Canceled, Hash: &common.Hash{9}, Revision: 5, Digest: other[:]})
+	other := &relay.Call{To: common.Address{2}, Value: new(big.Int)}
+	f.apply(relay.Update{RelayerTx: "r1", Status: relay.Canceled, Hash: &common.Hash{9}, Revision: 5, Call: other})
 	require.Equal(t, relay.Canceled, f.read(tx.ID).Status)
 }
 
@@ -417,7 +416,7 @@ func TestApply_Batch_TimedCountsBeforeUntimed(t *testing.T) {
 	require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
 }
 
-// Two relayers may give the same id. A report that does not name the transaction is for neither.
+// Two relayers may give the same id. A report that does not name the transaction changes no row.
 func TestApply_EqualIDsOfTwoRelayers(t *testing.T) {
 	f := setup(t)
 	first, second := f.submitted("shop", "1"), f.submitted("other", "1")
