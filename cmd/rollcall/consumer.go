@@ -201,9 +201,14 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 	})
 	reconcile := reconciler.New(reconciler.Config{
 		Store: s.store, Queued: s.queue.Notify, Registerer: reg, Logger: log,
-		At: func(at relay.Route) (reconciler.Relayer, bool) {
-			client := relayers.Client(at)
-			return client, client != nil
+		Witnesses: func(at relay.Route) (witnesses []reconciler.Witness) {
+			if client := relayers.Client(at); client != nil {
+				witnesses = append(witnesses, reconciler.Witness{Relayer: client, URL: at.URL})
+			}
+			for _, client := range relayers.Sharing(at) {
+				witnesses = append(witnesses, reconciler.Witness{Relayer: client, URL: client.URL()})
+			}
+			return witnesses
 		},
 	})
 	watch := health.New(health.Config{

@@ -196,6 +196,24 @@ func (f *Fleet) At(at relay.Route) (consumer.Relayer, bool) {
 	return nil, false
 }
 
+// maxSharing is how many relayers of one scope Sharing returns.
+const maxSharing = 3
+
+// Sharing returns live relayers that may answer about a route's transaction beside its own: the one of the same service under
+// another URL, and some of the same idempotency scope.
+func (f *Fleet) Sharing(at relay.Route) (sharing []*upstream.Client) {
+	for _, m := range f.list() {
+		switch {
+		case m.url == at.URL:
+		case m.id == at.Relayer:
+			sharing = slices.Insert(sharing, 0, m.client)
+		case at.Scope != "" && m.scope() == at.Scope:
+			sharing = append(sharing, m.client)
+		}
+	}
+	return sharing[:min(len(sharing), maxSharing)]
+}
+
 // Health returns why no relayer can be chosen, at once; nil if one can.
 func (f *Fleet) Health() error {
 	all := f.list()

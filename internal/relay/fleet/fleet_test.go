@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -356,6 +357,24 @@ func TestChoose_Resumed_StaysInTheScope(t *testing.T) {
 	}
 	_, ok := w.Choose(consumer.Want{Resume: true, Scope: "another"})
 	require.False(t, ok)
+}
+
+// Others may answer about a transaction: the relayer of the service under its new URL, and those of the scope.
+func TestSharing_RelayerIsGone_FindsItsScopeAndItsNewURL(t *testing.T) {
+	t.Parallel()
+	w := setup(t, three)
+	urls := func(at relay.Route) (urls []string) {
+		for _, client := range w.Sharing(at) {
+			urls = append(urls, client.URL())
+		}
+		return urls
+	}
+	require.Eventually(t, func() bool {
+		return slices.Equal([]string{w.relayers["b"].URL()}, urls(relay.Route{Relayer: "gone", URL: "http://gone", Scope: "scope-of-b"}))
+	}, 20*time.Second, 5*time.Millisecond)
+	require.Equal(t, []string{w.relayers["a"].URL(), w.relayers["b"].URL()}, urls(relay.Route{Relayer: "a", URL: "http://old", Scope: "scope-of-b"}))
+	require.Equal(t, []string{w.relayers["a"].URL()}, urls(relay.Route{Relayer: "a", URL: "http://old"}))
+	require.Empty(t, urls(relay.Route{Relayer: "b", URL: w.relayers["b"].URL(), Scope: "scope-of-b"}), "the route's own")
 }
 
 func TestFleet_FollowsRedis(t *testing.T) {

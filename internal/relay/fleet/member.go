@@ -173,6 +173,16 @@ func (m *member) suits(w consumer.Want, now time.Time) bool {
 	return !slices.Contains(w.Exclude, m.id) && m.breaker.State() != gobreaker.StateOpen
 }
 
+// scope returns the relayer's idempotency scope; "" if it has none, or is not known yet.
+func (m *member) scope() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.info == nil {
+		return ""
+	}
+	return m.info.Scope
+}
+
 // usable reports whether the member can be chosen once its pause and its breaker's have ended.
 func (m *member) usable() bool {
 	m.mu.Lock()

@@ -9,8 +9,11 @@
 // and once it reports that it has, without a hash, the transaction returns to the queue with another idempotency key. That takes
 // a relayer with idempotency keys: at another one the transaction becomes unknown.
 //
-// A relayer that does not answer is asked once a round, and changes nothing: the next check comes later, and an alert counts what stays silent. A transaction that
-// its relayer does not have in two checks becomes unknown, for an operator. It goes on if the relayer has it after all.
+// If that relayer does not answer, or is gone, others are asked that can have the transaction: the service's relayer under its new
+// URL, and relayers of the same idempotency scope, which share a database. A relayer that does not answer is asked once a round. If
+// none answers, the next check comes later, an alert counts what stays silent, and after half an hour the transaction becomes
+// unknown. So does one that its relayer does not have in two checks. The checks go on, and so does the transaction if a relayer
+// has it after all; otherwise an operator ends it.
 //
 // # What is not guaranteed
 //

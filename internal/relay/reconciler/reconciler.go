@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -34,11 +35,18 @@ type Relayer interface {
 	Cancel(ctx context.Context, ref upstream.Ref, id string) (upstream.Transaction, error)
 }
 
+// Witness is a relayer that can be asked about a transaction.
+type Witness struct {
+	Relayer
+	URL string
+}
+
 // Config configures a Reconciler. Fields without a default are required.
 type Config struct {
 	Store Store
-	// At returns the relayer of a route; false if nothing is known of it.
-	At func(relay.Route) (Relayer, bool)
+	// Witnesses returns the relayers that can be asked about a route's transaction, the most certain one first: the route's own
+	// relayer, the live one of the same service under another URL, and live ones of the same idempotency scope.
+	Witnesses func(relay.Route) []Witness
 	// Queued is called after transactions were queued again. Default: nothing.
 	Queued func()
 	// Interval is how often silent transactions are looked for. Default 5 s.
@@ -76,6 +84,9 @@ const (
 	page = 200
 	// checksUntilLost is how many checks in a row must not find a transaction until it counts as lost.
 	checksUntilLost = 2
+	// checksUntilAway is how many checks in a row no relayer must answer until a transaction becomes unknown. With a minute until the
+	// first, and each pause twice as long as the one before, that is after half an hour.
+	checksUntilAway = 5
 )
 
 // Run reconciles until ctx ends, and returns nil then.
@@ -106,7 +117,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 func (r *Reconciler) round(ctx context.Context) error {
 	removed, unmatched := r.cfg.Store.MatchReports(ctx) // its failure must not keep relayers from being asked
 	if removed > 0 {
-		r.log.Warn("reports dropped: no transaction had their ids for a week", "count", removed)
+		r.log.Warn("reports dropped: no transaction had their ids for a day", "count", removed)
 	}
 	silent := &sync.Map{}
 	for {
@@ -156,29 +167,17 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 		r.metrics.overdue.Inc()
 	}
 	log := r.log.With("tx", d.ID, "relayer", d.Relayer)
-	relayer, ok := r.cfg.At(d.Route)
-	if !ok {
-		r.metrics.asked.WithLabelValues("unknown relayer").Inc()
-		return nil
-	}
-	if _, is := silent.Load(d.URL); is {
-		r.metrics.asked.WithLabelValues("failed").Inc()
-		return nil
-	}
 	ref := upstream.Ref{ID: d.RelayerID, Scope: d.Scope}
 	at := time.Now()
-	got, err := relayer.Get(ctx, ref, d.RelayerTx)
+	relayer, got, err := r.find(ctx, &d, ref, silent)
 	switch {
 	case errors.Is(err, upstream.ErrNotFound):
 		r.metrics.asked.WithLabelValues("not found").Inc()
 		return r.lost(ctx, &d, log)
 	case err != nil:
-		if failed, ok := errors.AsType[*upstream.Error](err); ok && failed.Code == 0 {
-			silent.Store(d.URL, true)
-		}
 		r.metrics.asked.WithLabelValues("failed").Inc()
 		log.Info("relayer not asked", "err", err)
-		return nil
+		return r.away(ctx, &d, log)
 	}
 	if swallowed(&got) && time.Since(d.SubmittedAt) > r.cfg.Withdraw {
 		if d.Scope == "" {
@@ -189,6 +188,41 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 		}
 	}
 	return r.report(ctx, &d, &got, at, log)
+}
+
+// errUnasked means that no relayer can be asked about a transaction.
+var errUnasked = errors.New("no relayer is known that has it")
+
+// find asks the witnesses of a transaction in turn, until one answers, and returns that one. Without a scope only the relayer under
+// the route's own URL proves that the transaction is missing: another one may have got the name.
+func (r *Reconciler) find(ctx context.Context, d *store.Due, ref upstream.Ref, silent *sync.Map) (Relayer, upstream.Transaction, error) {
+	failure := errUnasked
+	for _, w := range r.cfg.Witnesses(d.Route) {
+		if _, is := silent.Load(w.URL); is {
+			failure = fmt.Errorf("%s did not answer before in this round", w.URL)
+			continue
+		}
+		got, err := w.Get(ctx, ref, d.RelayerTx)
+		if err == nil || errors.Is(err, upstream.ErrNotFound) && (w.URL == d.URL || d.Scope != "") {
+			return w.Relayer, got, err
+		}
+		if failed, ok := errors.AsType[*upstream.Error](err); ok && failed.Code == 0 {
+			silent.Store(w.URL, true)
+		}
+		if errors.Is(err, upstream.ErrNotFound) {
+			err = errors.New("another relayer may have the name: it does not have the transaction")
+		}
+		failure = fmt.Errorf("%s: %w", w.URL, err)
+	}
+	return nil, upstream.Transaction{}, failure
+}
+
+// away makes a transaction unknown about which no relayer has answered for long. The checks go on.
+func (r *Reconciler) away(ctx context.Context, d *store.Due, log *slog.Logger) error {
+	if d.Checks < checksUntilAway {
+		return nil
+	}
+	return r.park(ctx, d, "its relayer has accepted it as "+d.RelayerTx+", and no relayer has answered about it in several checks", log)
 }
 
 // swallowed reports whether a relayer has not sent a transaction.
@@ -288,11 +322,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relay_reconciled_total",
-			Help: "Silent transactions, by the relayer's answer: changed, unchanged, not found, failed, unknown relayer.",
+			Help: "Silent transactions, by the relayer's answer: changed, unchanged, not found, failed.",
 		}, []string{"result"}),
 		requeued:  prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_requeued_total", Help: "Transactions that were queued again, because no relayer had them for too long."}),
 		withdrawn: prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_withdrawn_total", Help: "Transactions that were taken back from a relayer that had accepted and not sent them."}),
-		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that a relayer had accepted and does not have any more or, without idempotency keys, does not send: an operator has to resolve them."}),
+		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that became unknown after a relayer had accepted them: it does not have them any more, does not send them although it has no idempotency keys, or no relayer answers about them for half an hour."}),
 		overdue:   prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_webhook_timeouts_total", Help: "Checks of transactions without a webhook for longer than five minutes."}),
 	}
 	if reg != nil {

@@ -53,7 +53,7 @@ func setup(t *testing.T, edit ...func(*Config)) *world {
 	w.route = relay.Route{Relayer: "oz-relayer-0", URL: w.relayer.URL(), RelayerID: info.RelayerID, Scope: info.Scope}
 	cfg := Config{
 		Store: w.Store, Interval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
-		At: func(to relay.Route) (Relayer, bool) { return w.client, to.URL == w.route.URL },
+		Witnesses: func(to relay.Route) []Witness { return []Witness{{w.client, w.route.URL}} },
 	}
 	for _, e := range edit {
 		e(&cfg)
@@ -142,9 +142,9 @@ func TestReconciler_RelayerFails_ChangesNothing(t *testing.T) {
 	for _, fault := range []upstreamtest.Fault{upstreamtest.Error(500), upstreamtest.Drop, upstreamtest.Respond(200, "<html>")} {
 		asked := w.relayer.Calls(upstreamtest.Get)
 		w.relayer.Fail(upstreamtest.Get, fault)
-		// The pause between checks doubles, so the next check is made due.
+		// The pause between checks doubles, so the next check is made due. After many checks the transaction would be unknown.
 		require.Eventually(t, func() bool {
-			_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+			_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now(), checks = 0 WHERE check_at > now()`)
 			return err == nil && w.relayer.Calls(upstreamtest.Get) >= asked+2
 		}, 40*time.Second, 20*time.Millisecond)
 		require.Equal(t, relay.Submitted, w.reaches(id, relay.Submitted).Status)
@@ -152,6 +152,78 @@ func TestReconciler_RelayerFails_ChangesNothing(t *testing.T) {
 	w.relayer.Fail(upstreamtest.Get, nil)
 	w.relayer.Advance(t, relayerTx, "confirmed")
 	w.confirmedByChecks(id)
+}
+
+// The relayer of a transaction is gone for good, or has another URL. The others of its scope share its database.
+func TestReconciler_RelayerIsGone_AnotherOfItsScopeIsAsked(t *testing.T) {
+	var w *world
+	w = setup(t, func(c *Config) {
+		c.Witnesses = func(to relay.Route) []Witness { return []Witness{{away(t), to.URL}, {w.client, w.client.URL()}} }
+	})
+	w.route.URL = "http://127.0.0.1:1"
+	id, relayerTx := w.submitted()
+	w.relayer.Advance(t, relayerTx, "confirmed")
+	w.confirmedByChecks(id)
+}
+
+// away returns a relayer that refuses connections.
+func away(t *testing.T) Relayer {
+	t.Helper()
+	client, err := upstream.New(upstream.Config{URL: "http://127.0.0.1:1", Key: key})
+	require.NoError(t, err)
+	return client
+}
+
+// No relayer that can have the transaction answers for long: an operator can end it, unless one answers after all.
+func TestReconciler_NoRelayerAnswersForLong_IsUnknownUntilOneDoes(t *testing.T) {
+	for name, witnesses := range map[string]func(*world) []Witness{
+		"nothing is known": func(*world) []Witness { return nil },
+		"refuses":          func(w *world) []Witness { return []Witness{{away(w.t), w.route.URL}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var back atomic.Bool
+			var w *world
+			w = setup(t, func(c *Config) {
+				c.Witnesses = func(relay.Route) []Witness {
+					if back.Load() {
+						return []Witness{{w.client, w.route.URL}}
+					}
+					return witnesses(w)
+				}
+			})
+			id, relayerTx := w.submitted()
+			tx := w.reaches(id, relay.Unknown)
+			require.Contains(t, tx.Reason, relayerTx)
+			checks := 0
+			require.NoError(t, w.db.QueryRow(t.Context(), `SELECT checks FROM relay_transactions`).Scan(&checks))
+			require.Zero(t, checks, "it is asked for again in a minute")
+			w.relayer.Advance(t, relayerTx, "confirmed")
+			back.Store(true)
+			w.confirmedByChecks(id)
+		})
+	}
+}
+
+// A relayer under another URL that has no such transaction may be another one with the same name.
+func TestFind_AnotherURLDoesNotHaveIt_ProvesNothingWithoutAScope(t *testing.T) {
+	t.Parallel()
+	r := New(Config{Logger: slog.New(slog.DiscardHandler), Witnesses: func(relay.Route) []Witness { return []Witness{{forgetful{}, "http://new"}} }})
+	for _, c := range []struct {
+		url, scope string
+		proved     bool
+	}{{"http://old", "", false}, {"http://old", "0123456789abcdef", true}, {"http://new", "", true}} {
+		d := &store.Due{Transaction: &relay.Transaction{Route: relay.Route{URL: c.url, Scope: c.scope, RelayerTx: "1"}}}
+		_, _, err := r.find(t.Context(), d, upstream.Ref{}, &sync.Map{})
+		require.Error(t, err)
+		require.Equal(t, c.proved, err == upstream.ErrNotFound, "%+v: %v", c, err) //nolint:errorlint // wrapped, it is no proof
+	}
+}
+
+// forgetful is a relayer without transactions.
+type forgetful struct{ Relayer }
+
+func (forgetful) Get(context.Context, upstream.Ref, string) (upstream.Transaction, error) {
+	return upstream.Transaction{}, upstream.ErrNotFound
 }
 
 // A transaction whose message was lost is queued again.
@@ -256,7 +328,7 @@ func (unmatched) MatchReports(context.Context) (int, error) {
 func TestReconcile_RelayerNeverAnswers_IsAskedNothingMore(t *testing.T) {
 	t.Parallel()
 	relayer := &deaf{}
-	r := New(Config{Logger: slog.New(slog.DiscardHandler), At: func(relay.Route) (Relayer, bool) { return relayer, true }})
+	r := New(Config{Logger: slog.New(slog.DiscardHandler), Witnesses: func(relay.Route) []Witness { return []Witness{{relayer, "http://deaf"}} }})
 	due := make([]store.Due, 10*atOnce)
 	for i := range due {
 		due[i] = store.Due{Transaction: &relay.Transaction{ID: uuid.New(), Status: relay.Submitted, Route: relay.Route{URL: "http://deaf", RelayerTx: "1"}}}

@@ -21,5 +21,5 @@
 // without both only moves a transaction forward. A report without the row's id changes no row if two rows have its relayer's id.
 // A final status never changes.
 //
-// The store does not guarantee that a report is kept for more than a week.
+// The store does not guarantee that a report is kept for more than a day.
 package store

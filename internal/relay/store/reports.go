@@ -152,12 +152,13 @@ func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
 const maxMatched = 1000
 
 // MatchReports applies kept reports whose transactions are known by now, up to 1,000. A report may be kept while another process
-// stores the relayer's id: neither sees the other. It also removes reports that nothing has claimed for a week, and returns
-// their number.
+// stores the relayer's id: neither sees the other. Therefore only reports of the last ten minutes are looked at: relayers also report
+// transactions of other callers, which are kept and never match. MatchReports also removes reports that nothing has claimed for a
+// day, and returns their number.
 func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
 	// The planner makes a join of EXISTS, and may read the index of all transactions for it.
 	if _, err := s.db.Exec(ctx, fmt.Sprintf(storedSQL, `r.id = ANY(ARRAY(SELECT id FROM relay_reports k
-			WHERE (SELECT true FROM relay_transactions t WHERE t.relayer_tx = k.relayer_tx LIMIT 1) ORDER BY id LIMIT $2))`)+s.apply+`SELECT`,
+			WHERE received_at > now() - interval '10 minutes' AND (SELECT true FROM relay_transactions t WHERE t.relayer_tx = k.relayer_tx LIMIT 1) ORDER BY id LIMIT $2))`)+s.apply+`SELECT`,
 		s.cfg.Silent, maxMatched); err != nil {
 		removed, purged := s.purgeReports(ctx)
 		return removed, errors.Join(fmt.Errorf("match reports: %w", err), purged)
@@ -168,7 +169,7 @@ func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
 // purgeReports removes reports that nothing has claimed for a week. They are purged even if matching fails, because it may fail
 // for their number.
 func (s *Store) purgeReports(ctx context.Context) (removed int, err error) {
-	tag, err := s.db.Exec(ctx, `DELETE FROM relay_reports WHERE received_at < now() - interval '7 days'`)
+	tag, err := s.db.Exec(ctx, `DELETE FROM relay_reports WHERE received_at < now() - interval '1 day'`)
 	if err != nil {
 		return 0, fmt.Errorf("purge reports: %w", err)
 	}

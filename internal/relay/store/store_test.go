@@ -441,6 +441,18 @@ func TestMatchReports_Many_AreBounded(t *testing.T) {
 	}
 }
 
+// Relayers report other callers' transactions, too. Their reports are kept, and must not be read in each round.
+func TestMatchReports_OldOnes_AreNotRead(t *testing.T) {
+	f := setup(t)
+	f.submitted("shop", "r1")
+	_, err := f.db.Exec(t.Context(), `INSERT INTO relay_reports (relayer_tx, status, reason, revision, received_at)
+		VALUES ('r1', 'mined', '', 1, now() - interval '11 minutes'), ('r1', 'mined', '', 1, now())`)
+	require.NoError(t, err)
+	_, err = f.MatchReports(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_reports`))
+}
+
 // Of several reports in one batch the newest counts, in any order.
 func TestApply_Batch_NewestCounts(t *testing.T) {
 	f := setup(t)
@@ -472,7 +484,7 @@ func TestApply_BeforeTheRelayersID_IsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, relay.Mined, f.read(second.ID).Status)
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_reports`))
-	_, err = f.db.Exec(t.Context(), `UPDATE relay_reports SET received_at = now() - interval '8 days'`)
+	_, err = f.db.Exec(t.Context(), `UPDATE relay_reports SET received_at = now() - interval '25 hours'`)
 	require.NoError(t, err)
 	removed, err := f.MatchReports(t.Context())
 	require.NoError(t, err)
