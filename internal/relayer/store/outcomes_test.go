@@ -298,6 +298,29 @@ func TestOneFollows(t *testing.T) {
 	require.Equal(t, first+1, next)
 }
 
+// A process whose nodes are away takes the lease only when no other process has wanted it for a while.
+func TestAcquireTrackerLease_Yielding_WaitsUntilItWasFree(t *testing.T) {
+	t.Parallel()
+	l, _ := setup(t, 1)
+	acquire := func(holder string, free time.Duration) bool {
+		ok, _, err := l.AcquireTrackerLease(t.Context(), holder, time.Minute, free)
+		require.NoError(t, err)
+		return ok
+	}
+	freeSince := func(age time.Duration) {
+		_, err := l.db.Exec(t.Context(), "UPDATE relayer_pools SET tracker_until = now() - $1::interval", age)
+		require.NoError(t, err)
+	}
+	require.True(t, acquire("a", 0))
+	require.False(t, acquire("a", time.Hour), "it would renew its own lease")
+	freeSince(59 * time.Minute)
+	require.False(t, acquire("a", time.Hour))
+	freeSince(61 * time.Minute)
+	require.True(t, acquire("a", time.Hour))
+	freeSince(time.Second)
+	require.True(t, acquire("b", 0), "another process does not yield")
+}
+
 // Each pool has its own tracker lease.
 func TestOneFollowsForEachPool(t *testing.T) {
 	t.Parallel()

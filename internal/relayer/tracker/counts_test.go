@@ -108,6 +108,19 @@ func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
 	f.settled()
 }
 
+// Nothing can be sent without the key, so that a load balancer must not choose this relayer.
+func TestCheckCounts_JumpOfTheOnlyKey_NotReady(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
+	f.executed()
+	require.Eventually(t, func() bool { return f.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	node.SetRules(mined("0x10000000000", 0))
+	require.Eventually(t, func() bool {
+		h := f.Health()
+		return !h.Ready && strings.Contains(h.Reason, relayer.NonceJump)
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
 // The preferred endpoint always counts too many. The other one does not, and the relayer works.
 func TestCheckCounts_OneEndpointLies_TheOtherDecides(t *testing.T) {
 	for name, count := range map[string]string{"plus 20": "0x14", "plus 3000": "0xbb8", "2^40": "0x10000000000"} {

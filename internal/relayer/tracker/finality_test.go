@@ -3,6 +3,7 @@ package tracker_test
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,6 +68,32 @@ func TestConfirm_FinalizedTag(t *testing.T) {
 	require.Equal(t, relayer.Mined, f.Reaches(t, tx, relayer.Mined).Status)
 	own.Switch(false)
 	f.commitUntil(tx, relayer.Confirmed)
+	f.settled()
+}
+
+// With the tag "safe" a transaction does not become final while nodes lack the tag, however deep it is.
+func TestConfirm_SafeTag(t *testing.T) {
+	var head *atomic.Uint64
+	var own *proxy.Proxy
+	f := setup(t, 1, func(o *relayertest.Options) {
+		own = before(t, o)
+		head = followed(o, func(c *tracker.Config) { c.Finality = "safe" })
+	})
+	own.SetRules(proxy.Rule{
+		Name: "tag", Methods: []string{"eth_getBlockByNumber"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32602, Message: "invalid block tag"},
+		When: func(c proxy.Call) bool { return strings.Contains(string(c.Params), `"safe"`) },
+	})
+	tx := f.send()
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+	f.commitTo(10, head)
+	require.NotZero(t, own.Injected()["tag"])
+	require.Equal(t, relayer.Mined, f.Reaches(t, tx, relayer.Mined).Status)
+	own.SetRules()
+	f.commitUntil(tx, relayer.Confirmed)
+	confirmed, err := f.Store.LastConfirmed(t.Context(), tx.From)
+	require.NoError(t, err)
+	require.WithinDuration(t, f.Reaches(t, tx, relayer.Confirmed).ConfirmedAt, confirmed, time.Second)
 	f.settled()
 }
 

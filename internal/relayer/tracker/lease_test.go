@@ -1,6 +1,7 @@
 package tracker_test
 
 import (
+	"math/big"
 	"testing"
 	"time"
 
@@ -64,6 +65,45 @@ func TestLease_FollowersNodesAreAway_AnotherTakesOver(t *testing.T) {
 			other.Reaches(t, tx, relayer.Confirmed)
 		})
 	}
+}
+
+// The process that takes over also bumps what waits for a block, and gives the nonces of expired transactions to no-ops.
+func TestLease_AnotherTookOver_BumpsAndExpires(t *testing.T) {
+	var own *proxy.Proxy
+	var node string
+	f := setup(t, 1, func(o *relayertest.Options) {
+		node = o.RPC[0]
+		own = before(t, o)
+		o.Tracker = func(c *tracker.Config) { c.Name = "first" }
+	})
+	holder := f.holder()
+	require.Eventually(t, func() bool { return holder() == "first" }, 20*time.Second, 10*time.Millisecond)
+	o := f.options
+	o.RPC = []string{node}
+	second := before(t, &o)
+	second.SetRules(known) // blocks come without the transactions
+	o.Tracker = func(c *tracker.Config) {
+		c.Name, c.BumpAfter = "second", map[relayer.Speed]time.Duration{relayer.Fast: 200 * time.Millisecond}
+	}
+	other := relayertest.Start(t, o)
+	own.SetDown(true)
+	first := other.Reaches(t, other.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
+	expiring, err := other.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(time.Second),
+	}})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		return f.latest(first).Number > 1 && f.latest(expiring).Purpose == relayer.PurposeNoop
+	}, 30*time.Second, 200*time.Millisecond)
+	second.SetRules()
+	require.Equal(t, "second", holder())
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		now, err := other.Transaction(t.Context(), relayertest.PoolID, expiring.ID)
+		return err == nil && now.Status == relayer.Expired
+	}, 20*time.Second, 100*time.Millisecond)
+	other.Reaches(t, first, relayer.Confirmed)
 }
 
 // A single process resumes as soon as its nodes are back, after any outage.

@@ -92,28 +92,33 @@ func TestResend_RoundsFailInTurn_BacksOff(t *testing.T) {
 	require.LessOrEqual(t, node.Injected()["refused"], 1+mostResends(begun))
 }
 
-// A transaction that is rejected for lack of funds is sent again ever less often, and only the lowest of a key.
-func TestResend_RefusedForFunds_BacksOff(t *testing.T) {
-	var node *proxy.Proxy
-	rounds := make(chan struct{})
-	f := setup(t, 1, func(o *relayertest.Options) {
-		node = before(t, o)
-		node.SetRules(refused(lacksFunds))
-		o.Tracker = func(c *tracker.Config) { c.Round = tell(rounds) }
-	})
-	begun := time.Now()
-	var txs []*relayer.Transaction
-	for range 4 {
-		txs = append(txs, f.Send(t, f.chain.Accounts[0].Address, 1, nil))
+// Transactions that are rejected for lack of funds or for their fee are sent again ever less often, and only the lowest of a
+// key.
+func TestResend_RefusedForFundsOrFee_BacksOff(t *testing.T) {
+	for name, reason := range map[string]string{"funds": lacksFunds, "fee": "max fee per gas less than block base fee: address 0x0, maxFeePerGas: 1, baseFee: 2"} {
+		t.Run(name, func(t *testing.T) {
+			var node *proxy.Proxy
+			rounds := make(chan struct{})
+			f := setup(t, 1, func(o *relayertest.Options) {
+				node = before(t, o)
+				node.SetRules(refused(reason))
+				o.Tracker = func(c *tracker.Config) { c.Round = tell(rounds) }
+			})
+			begun := time.Now()
+			var txs []*relayer.Transaction
+			for range 4 {
+				txs = append(txs, f.Send(t, f.chain.Accounts[0].Address, 1, nil))
+			}
+			wait(rounds, 80)
+			require.LessOrEqual(t, node.Injected()["refused"], 4+mostResends(begun), "each once, and then the lowest ever less often")
+			node.SetRules()
+			for _, tx := range txs {
+				f.Reaches(t, tx, relayer.Broadcasted)
+			}
+			f.commitUntil(txs[3], relayer.Confirmed)
+			f.settled()
+		})
 	}
-	wait(rounds, 80)
-	require.LessOrEqual(t, node.Injected()["refused"], 4+mostResends(begun), "each once, and then the lowest ever less often")
-	node.SetRules()
-	for _, tx := range txs {
-		f.Reaches(t, tx, relayer.Broadcasted)
-	}
-	f.commitUntil(txs[3], relayer.Confirmed)
-	f.settled()
 }
 
 func TestResend_PoolFull_BacksOff(t *testing.T) {
