@@ -77,15 +77,16 @@ type scale struct {
 	checking     time.Duration
 	services     int // of the largest directory
 	burst        int // transactions posted as fast as possible
+	waiting      int // transactions that wait for a key while others are posted
 	paced        time.Duration
 	steady       time.Duration // in which memory may not grow
 }
 
 var (
 	fullScale = scale{rounds: 5, warm: time.Second, window: 4 * time.Second, kills: 20, calm: 5 * time.Minute,
-		checking: 40 * time.Second, services: 1_000_000, burst: 40_000, paced: 20 * time.Second, steady: 10 * time.Minute}
+		checking: 40 * time.Second, services: 1_000_000, burst: 40_000, waiting: 100_000, paced: 20 * time.Second, steady: 10 * time.Minute}
 	shortScale = scale{short: true, rounds: 1, warm: 300 * time.Millisecond, window: time.Second, kills: 2, calm: 10 * time.Second,
-		checking: 8 * time.Second, services: 50_000, burst: 4_000, paced: 4 * time.Second, steady: 25 * time.Second}
+		checking: 8 * time.Second, services: 50_000, burst: 4_000, waiting: 10_000, paced: 4 * time.Second, steady: 25 * time.Second}
 )
 
 func conduct(ctx context.Context, args []string) error {
@@ -152,6 +153,9 @@ func conduct(ctx context.Context, args []string) error {
 	s.add("measurements repeated after an error", float64(s.repeated), "")
 	errs = append(errs, writeJSON(*out, s.rows))
 	printTable(os.Stdout, s.rows)
+	if len(wanted) == len(sections) {
+		s.missing = append(s.missing, absent(s.rows)...)
+	}
 	if len(s.missing) > 0 {
 		errs = append(errs, fmt.Errorf("rows without a value: %s", strings.Join(s.missing, "; ")))
 	}

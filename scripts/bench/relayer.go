@@ -30,10 +30,8 @@ const (
 	relayerKeys = 16
 	// inFlight is how many transactions a key may have pending: as many as the node's pool accepts of one.
 	inFlight = 100_000
-	// waitingCount is how many transactions wait for a key while others are posted.
-	waitingCount = 10_000
-	apiKey       = "a-key-that-nothing-but-a-benchmark-has"
-	poolID       = "pool"
+	apiKey   = "a-key-that-nothing-but-a-benchmark-has"
+	poolID   = "pool"
 	// webhookKey signs webhooks for the benchmark's own target.
 	webhookKey  = "a-webhook-key-that-nothing-but-a-benchmark-has"
 	transferGas = params.TxGas
@@ -93,7 +91,7 @@ func (t *trial) startRelayed(keys int) *relayed {
 	r.relayer = t.start(t.TempDir(), []string{
 		"RELAYER_LISTEN=" + r.addr, "DATABASE_URL=" + url, "RELAYER_POOL_ID=" + poolID,
 		fmt.Sprint("RELAYER_CHAIN_ID=", chain.ChainID), "RELAYER_RPC_URLS=" + r.node.URL(), "RELAYER_SUBSCRIBE_URL=" + r.node.WSURL(),
-		fmt.Sprint("RELAYER_MAX_PENDING_PER_KEY=", inFlight), fmt.Sprint("RELAYER_MAX_QUEUED=", 2*waitingCount), "RELAYER_RATE_LIMIT=0",
+		fmt.Sprint("RELAYER_MAX_PENDING_PER_KEY=", inFlight), fmt.Sprint("RELAYER_MAX_QUEUED=", 2*t.waiting), "RELAYER_RATE_LIMIT=0",
 		"RELAYER_WEBHOOK_URL=" + r.hooks, "RELAYER_WEBHOOK_SIGNING_KEY=" + webhookKey, "RELAYER_WEBHOOK_ALLOW_PRIVATE=true",
 		"RELAYER_API_KEYS=bench:" + apiKey, signer.VarKeysJSON + "=" + string(list),
 	}, "", t.rollcall, "relayer")
@@ -169,9 +167,9 @@ func (r *relayed) fillQueue() {
 		r.t.Fatalf("the store has no key %s", address)
 	}
 	request := transfer(address, "")
-	r.t.post(r.addr, waitingCount, 0, func(int) []byte { return request }, accepted)
-	if n := r.number("SELECT count(*) FROM relayer_txs WHERE open AND nonce IS NULL"); n != waitingCount {
-		r.t.Fatalf("%.0f transactions wait for a key, not %d", n, waitingCount)
+	r.t.post(r.addr, r.t.waiting, 0, func(int) []byte { return request }, accepted)
+	if n := r.number("SELECT count(*) FROM relayer_txs WHERE open AND nonce IS NULL"); n != float64(r.t.waiting) {
+		r.t.Fatalf("%.0f transactions wait for a key, not %d", n, r.t.waiting)
 	}
 }
 

@@ -1,12 +1,14 @@
 package main
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +29,27 @@ type row struct {
 	Ratio     *float64 `json:"ratio"` // value / peer_value
 	Target    *string  `json:"target"`
 	Met       *bool    `json:"met"`
+}
+
+// expected has the names of all rows, a line each, with N for each number.
+//
+//go:embed rows.txt
+var expected string
+
+var numbers = regexp.MustCompile(`\b[0-9][0-9,hms]*`)
+
+// absent returns the expected rows that a whole run has not measured.
+func absent(rows []row) (names []string) {
+	measured := make(map[string]bool)
+	for _, r := range rows {
+		measured[numbers.ReplaceAllString(r.Name, "N")] = true
+	}
+	for name := range strings.Lines(expected) {
+		if name = strings.TrimSpace(name); !measured[name] {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // add appends a row without peer or target. It records the row as missing, and appends nothing, if the value is not a
