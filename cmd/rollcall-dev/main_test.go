@@ -134,6 +134,7 @@ func TestUnknownCommand(t *testing.T) {
 	t.Parallel()
 	r := dev(t, "keys")
 	require.Equal(t, cli.ExitUsage, r.code)
+	require.Contains(t, r.stderr, `"keys" is not a command of rollcall-dev; it has run, kill, start, api-key, secrets, chain`)
 }
 
 // The program of the roles is missing.

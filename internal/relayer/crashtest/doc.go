@@ -6,7 +6,9 @@
 // Processes, nodes, network and database may fail. In the end every accepted transaction is executed exactly once. The
 // only exceptions are transactions that are final and were not executed: canceled by their client, or
 // expired. Nothing else is executed. A transaction is accepted if a POST was answered 200, or if it is stored under the
-// idempotency key of a POST whose answer was lost. A contract counts the executions. No nonce is used twice and none is
+// idempotency key of a POST whose answer was lost. A contract counts the executions. A restored dump is an exception to
+// "once", as README's table of failures says: the store lacks what happened after the dump. There no status may contradict
+// the chain, and no transaction may be taken for another. No nonce is used twice and none is
 // left out. No key is stuck. The store agrees with the chain about every key's next nonce and pending count.
 //
 // The chain contradicts no reported status. Every answer to POST, GET and DELETE, and every webhook, is recorded with
