@@ -3,7 +3,9 @@ package consumer
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +54,8 @@ type Want struct {
 	Keyed bool
 }
 
-// Choice is a chosen relayer. Done must be called once: with the result of the submission, or with nil if there was none.
+// Choice is a chosen relayer. Done must be called: with the result of the submission, or with nil if there was none.
+// Later calls do nothing.
 type Choice struct {
 	Route   relay.Route
 	Relayer Relayer
@@ -129,7 +132,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 			c.awaitNoRelayer(receiving)
 		})
 		err := c.cfg.Queue.Receive(receiving, c.cfg.Concurrency, func(handling context.Context, m queue.Message) queue.Verdict {
-			return c.handle(handling, receiving.Done(), m)
+			return c.recovered(m, func() queue.Verdict { return c.handle(handling, receiving.Done(), m) })
 		})
 		stop()
 		watch.Wait()
@@ -138,6 +141,18 @@ func (c *Consumer) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// recovered returns the verdict of a handler. A panic fails the message alone: it would end this consumer, and then each other one
+// that gets the message. The transaction is free again when its lease has ended.
+func (c *Consumer) recovered(m queue.Message, handle func() queue.Verdict) (v queue.Verdict) {
+	defer func() {
+		if failure := recover(); failure != nil {
+			c.log.Error("handling of a message panicked", "tx", m.ID, "err", fmt.Sprint(failure), "stack", string(debug.Stack()))
+			v = queue.Failed(fmt.Sprint("panic: ", failure), c.cfg.Lease)
+		}
+	}()
+	return handle()
 }
 
 // awaitRelayer waits until a relayer can be chosen, and reports whether ctx has not ended.
@@ -247,12 +262,12 @@ func (c *Consumer) choose(ctx context.Context, draining <-chan struct{}, tried [
 // attempt begins the transaction at a chosen relayer. next reports that the transaction is queued again, and that another
 // relayer may be tried at once; if there is none, v is the verdict.
 func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *delivery) (v queue.Verdict, next bool) {
+	defer choice.Done(nil) // also after a panic: the relayer would seem to hang
 	c.begun.Add(1)
 	defer c.begun.Add(-1)
 	s := &submission{Consumer: c, id: id, holder: uuid.New(), deadline: time.Now().Add(c.cfg.Lease), delivery: d}
 	begun, err := c.begins.Do(ctx, store.Start{ID: id, Holder: s.holder, Route: choice.Route, Lease: c.cfg.Lease})
 	if err != nil {
-		choice.Done(nil)
 		c.log.Warn("submission not begun", "tx", id, "err", err)
 		return queue.Later(afterDatabase), false
 	}

@@ -42,6 +42,26 @@ func TestConsumer_Queued_IsSubmitted(t *testing.T) {
 	}
 }
 
+// A fault of this program in one message must neither end the consumer nor count against the relayer.
+func TestConsumer_HandlerPanics_FailsTheMessageAlone(t *testing.T) {
+	t.Parallel()
+	w := setup(t, ours(t, nil))
+	var panicked atomic.Bool
+	w.fleet.slow = func(context.Context) {
+		if panicked.CompareAndSwap(false, true) {
+			panic("a value that no code expects")
+		}
+	}
+	ids := []uuid.UUID{w.post(1), w.post(1), w.post(2)}
+	w.consume()
+	for _, id := range ids {
+		w.reaches(id, relay.Submitted)
+	}
+	require.True(t, panicked.Load())
+	require.Eventually(t, func() bool { return w.fleet.inUse.Load() == 0 }, 20*time.Second, time.Millisecond)
+	w.drained()
+}
+
 // A relayer dies between accepting and answering: the same key goes to another relayer of its pool, and there is one
 // transaction.
 func TestConsumer_RelayerDiesBeforeItsAnswer_IsOneTransaction(t *testing.T) {

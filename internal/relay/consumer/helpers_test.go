@@ -75,6 +75,7 @@ type fixedFleet struct {
 	members []member
 	away    map[string]bool // by URL
 	asked   atomic.Int64
+	inUse   atomic.Int64 // choices whose Done was not called
 	slow    func(context.Context) // called before each submission, if set, with its context
 }
 
@@ -97,7 +98,9 @@ func (f *fixedFleet) Choose(w Want) (Choice, bool) {
 		if f.away[m.route.URL] || slices.Contains(w.Exclude, m.route.Relayer) || w.Resume && m.route.Scope != w.Scope || w.Keyed && m.route.Scope == "" {
 			continue
 		}
-		choice := Choice{Route: m.route, Relayer: m.client, Done: func(*upstream.Result) {}}
+		f.inUse.Add(1)
+		var once sync.Once
+		choice := Choice{Route: m.route, Relayer: m.client, Done: func(*upstream.Result) { once.Do(func() { f.inUse.Add(-1) }) }}
 		if f.slow != nil {
 			choice.Relayer = slowed{m.client, f.slow}
 		}

@@ -35,8 +35,8 @@ var errLate = errors.New("the lease has ended")
 // post posts the transaction to a relayer and stores the outcome. resumed reports that a relayer of the scope may have it
 // from an earlier attempt. next reports that another relayer may be tried at once.
 func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v queue.Verdict, next bool) {
+	defer choice.Done(nil)
 	if time.Now().After(s.deadline.Add(-s.cfg.Lease / 2)) {
-		choice.Done(nil)
 		s.log.Warn("submission given up before its request", "tx", s.id, "err", errLate)
 		if !resumed {
 			return s.requeue(ctx, choice.Route, errLate.Error())

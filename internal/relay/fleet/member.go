@@ -240,19 +240,22 @@ func (m *member) take(now time.Time) (consumer.Choice, bool) {
 	}
 	flight := m.inFlight.PushBack(now)
 	scope := m.info.Scope
+	var once sync.Once
 	return consumer.Choice{
 		Route:   relay.Route{Relayer: m.id, URL: m.url, RelayerID: m.info.RelayerID, Scope: scope},
 		Relayer: m.client,
 		Done: func(r *upstream.Result) {
-			m.returned(r, scope, flight)
-			switch {
-			case r == nil, r.Busy, local(r):
-				report(errUnused)
-			case r.Fault:
-				report(errFault)
-			default:
-				report(nil)
-			}
+			once.Do(func() {
+				m.returned(r, scope, flight)
+				switch {
+				case r == nil, r.Busy, local(r):
+					report(errUnused)
+				case r.Fault:
+					report(errFault)
+				default:
+					report(nil)
+				}
+			})
 		},
 	}, true
 }
