@@ -168,6 +168,31 @@ func TestDirect_AboveTheRate_IsRefused(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, status)
 }
 
+func TestDirect_RepeatedAboveTheRate_IsAnswered(t *testing.T) {
+	s := start(t, func(c *Config) { c.Client = ratelimit.Rate{PerSecond: 0.001, Burst: 1} }, nil)
+	const body = `{"to": ` + to + `, "transactionId": "order-1"}`
+	first := s.post(body)
+	require.Equal(t, first, s.post(body))
+	status, _, _ := s.do(http.MethodPost, "/relay/direct", shopKey, `{"to": `+to+`, "value": "1", "transactionId": "order-1"}`)
+	require.Equal(t, http.StatusUnprocessableEntity, status)
+	status, _, _ = s.do(http.MethodPost, "/relay/direct", shopKey, `{"to": `+to+`, "transactionId": "order-2"}`)
+	require.Equal(t, http.StatusTooManyRequests, status)
+}
+
+// The global rate bounds what all clients post together.
+func TestDirect_AboveTheGlobalRate_IsRefused(t *testing.T) {
+	s := start(t, func(c *Config) { c.Global = ratelimit.Rate{PerSecond: 0.001, Burst: 2} }, nil)
+	for _, key := range []string{shopKey, otherKey} {
+		status, _, _ := s.do(http.MethodPost, "/relay/direct", key, `{"to": `+to+`}`)
+		require.Equal(t, http.StatusAccepted, status)
+	}
+	for _, key := range []string{shopKey, otherKey} {
+		status, body, _ := s.do(http.MethodPost, "/relay/direct", key, `{"to": `+to+`}`)
+		require.Equal(t, http.StatusTooManyRequests, status)
+		require.Contains(t, string(body), "global rate limit")
+	}
+}
+
 // Without the database nothing is accepted, and the answer says that nothing was stored or that it is unknown.
 func TestDirect_WithoutDatabase_IsUnavailable(t *testing.T) {
 	s := start(t, nil, nil)

@@ -32,7 +32,15 @@ func (h *Handler) direct(ctx context.Context, c *call) error {
 	if err := identify(tx, c.client, c.r.Header); err != nil {
 		return err
 	}
-	if err := h.admit(c.client); err != nil {
+	if limited := h.admit(c.client); limited != nil {
+		// A repetition is answered nevertheless: the client must learn the outcome of a request that was answered 504.
+		found, err := c.store.Repeated(ctx, tx)
+		if errors.Is(err, relay.ErrNotFound) {
+			return limited
+		}
+		if err == nil {
+			answer(c.w, http.StatusAccepted, acceptedOf(found))
+		}
 		return err
 	}
 	return h.store(ctx, c, tx)
