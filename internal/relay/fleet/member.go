@@ -194,7 +194,7 @@ func (m *member) cost(now time.Time) float64 {
 	load := max(m.pending, m.outstanding.Count) + len(m.accepted) + m.inFlight.Len()
 	latency, success := m.averages(now)
 	if oldest := m.inFlight.Front(); oldest != nil {
-		latency = max(latency, now.Sub(oldest.Value.(time.Time)).Seconds()) //nolint:forcetypeassert // take stores nothing else
+		latency = max(latency, now.Sub(oldest.Value.(time.Time)).Seconds())
 	}
 	silence := m.uncounted
 	if m.outstanding.Stuck > 0 {
