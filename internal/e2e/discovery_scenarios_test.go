@@ -132,7 +132,7 @@ func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 	require.LessOrEqual(t, len(relayers[1].times()), asked+1, "nobody checks it any more; one check may have been on its way")
 	// Logged by the leader of that time: on a busy machine another one may lead by now.
 	require.True(t, slices.ContainsFunc(c.logged("relayer removed"), func(l map[string]any) bool {
-		return l["relayer"] == ids[1] && l["reason"] == "deregistered"
+		return l["service"] == ids[1] && l["reason"] == "deregistered"
 	}), "%v", c.logged("relayer removed"))
 
 	source.set()

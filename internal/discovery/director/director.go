@@ -422,14 +422,14 @@ func (d *Director) reportRemovals(removals []mirror.Removal) {
 		}
 		count.Inc()
 		d.log.Log(context.Background(), level, "relayer removed",
-			"relayer", r.ID, "kind", r.Kind, "url", r.URL, "at", timefmt.Format(at), "reason", r.Reason)
+			"service", r.ID, "kind", r.Kind, "url", r.URL, "at", timefmt.Format(at), "reason", r.Reason)
 	}
 }
 
 // attrs returns the log attributes of a service.
 func (d *Director) attrs(s *service) []any {
 	return []any{
-		"relayer", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", timefmt.Format(s.result.At),
+		"service", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", timefmt.Format(s.result.At),
 		"reason", cmp.Or(s.result.Reason, "health check succeeded"),
 	}
 }

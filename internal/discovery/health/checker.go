@@ -634,7 +634,7 @@ func (c *Checker) report(o *outcome) {
 	}
 	attrs := make([]slog.Attr, 0, 7)
 	attrs = append(attrs,
-		slog.String("relayer", o.result.ID),
+		slog.String("service", o.result.ID),
 		slog.String("kind", o.result.Kind),
 		slog.Float64("healthCheckDuration", float64(duration.Microseconds())/1000), // milliseconds
 		slog.String("result", result))

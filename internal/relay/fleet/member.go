@@ -126,7 +126,7 @@ func (m *member) readLoad(ctx context.Context) {
 	defer m.mu.Unlock()
 	if err != nil {
 		if m.failedReadings++; m.failedReadings == silentReadings {
-			m.fleet.log.Warn("load of a relayer cannot be read", "relayer", m.id, "err", err)
+			m.fleet.log.Warn("load of a relayer cannot be read", "service", m.id, "err", err)
 		}
 		if errors.Is(err, upstream.ErrNoRelayer) || errors.Is(err, upstream.ErrOtherScope) {
 			m.info = nil

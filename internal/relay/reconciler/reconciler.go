@@ -155,7 +155,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 	if overdue {
 		r.metrics.overdue.Inc()
 	}
-	log := r.log.With("tx", d.ID, "relayer", d.Relayer)
+	log := r.log.With("tx", d.ID, "service", d.Relayer)
 	relayer, ok := r.cfg.At(d.Route)
 	if !ok {
 		r.metrics.asked.WithLabelValues("unknown relayer").Inc()

@@ -217,7 +217,7 @@ func (k *Monitor) disableKeys(ctx context.Context) {
 			return &store.KeyStateChange{Reason: repeatedErrors + ": " + why, Until: at.Add(k.cfg.Cooldown), Error: why}
 		})
 		if err != nil && ctx.Err() == nil {
-			k.cfg.Log.Warn("key could not be disabled", "relayer", key, "outcome", why, "err", err)
+			k.cfg.Log.Warn("key could not be disabled", "key", key, "outcome", why, "err", err)
 			k.mu.Lock()
 			k.due[key] = why
 			k.mu.Unlock()
@@ -264,7 +264,7 @@ func (k *Monitor) refreshBalances(ctx context.Context) error {
 func (k *Monitor) observe(ctx context.Context, looks []store.BalanceReading, decide func(*relayer.Key, time.Time) *store.KeyStateChange) ([]*relayer.Key, error) {
 	switched, err := k.cfg.Store.RecordBalances(ctx, looks, decide, k.announce)
 	for _, key := range switched {
-		log := k.cfg.Log.With("relayer", key.Address, "balance", key.Balance, "min_balance", key.MinBalance)
+		log := k.cfg.Log.With("key", key.Address, "balance", key.Balance, "min_balance", key.MinBalance)
 		if key.Enabled {
 			k.cfg.Metrics.switches.WithLabelValues("enabled").Inc()
 			log.Info("key enabled", "checks", key.Checks)
@@ -345,11 +345,11 @@ func (k *Monitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error)
 	}
 	k.cfg.Metrics.topUps.WithLabelValues(outcome).Inc()
 	if err != nil {
-		k.cfg.Log.Warn("key is not topped up", "relayer", key.Address, "outcome", outcome, "err", err)
+		k.cfg.Log.Warn("key is not topped up", "key", key.Address, "outcome", outcome, "err", err)
 		return
 	}
 	k.cfg.Metrics.toppedUp.Add(ether(tx.Value))
-	k.cfg.Log.Info("key is topped up", "relayer", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
+	k.cfg.Log.Info("key is topped up", "key", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
 	k.mu.Lock()
 	k.topUps = append(k.topUps, tx)
 	k.mu.Unlock()

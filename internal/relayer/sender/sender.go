@@ -406,7 +406,7 @@ func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 			reason = r.Rejected // the tracker does not bump where a higher fee does not help
 		}
 		b.Error, b.Pause, b.MaxPause = reason.String(), s.cfg.Pause, s.cfg.MaxPause
-		s.cfg.Log.Info("node did not take a transaction", "tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "attempt", a.Number,
+		s.cfg.Log.Info("node did not take a transaction", "tx", a.TxID, "key", a.From, "nonce", a.Nonce, "attempt", a.Number,
 			"outcome", r.Outcome.String(), "endpoint", r.Endpoint, "err", r.Err)
 	}
 	return b

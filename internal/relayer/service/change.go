@@ -134,7 +134,7 @@ func (p *Service) CancelPending(ctx context.Context, id, caller string) (relayer
 		if len(some) == 0 {
 			return done, nil
 		}
-		p.cfg.Log.Info("transactions canceled", "count", len(some), "relayer", id, "caller", caller)
+		p.cfg.Log.Info("transactions canceled", "count", len(some), "target", id, "caller", caller)
 		done.Queued = append(done.Queued, some...)
 	}
 }

@@ -164,7 +164,7 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch relayer.P
 		}
 		k.MinBalance = cmp.Or(change.MinBalance, k.MinBalance)
 	}
-	p.cfg.Log.Info("relayer updated", "relayer", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
+	p.cfg.Log.Info("relayer updated", "target", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
 	if key != nil {
 		return p.cfg.describe(key), nil
 	}
@@ -329,7 +329,7 @@ func (p *Service) sign(ctx context.Context, id, caller string, digest [32]byte) 
 	if sig, err = signer.Sign(ctx, keySigner, digest); err != nil {
 		return sig, fmt.Errorf("%w: %s signs %s for %s: %w", relayer.ErrUnavailable, key.Address, common.Hash(digest), caller, err)
 	}
-	p.cfg.Log.Info("message signed", "relayer", key.Address, "digest", common.Hash(digest), "caller", caller)
+	p.cfg.Log.Info("message signed", "key", key.Address, "digest", common.Hash(digest), "caller", caller)
 	return sig, nil
 }
 
