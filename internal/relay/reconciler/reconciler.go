@@ -197,7 +197,7 @@ func swallowed(t *upstream.Transaction) bool {
 }
 
 // withdraw asks a relayer to cancel a transaction that it does not send. The store knows of that before, so that the relayer's
-// report returns the transaction to the queue, whoever receives it.
+// report returns the transaction to the queue, in whichever process receives it.
 func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer, ref upstream.Ref, log *slog.Logger) (got upstream.Transaction, at time.Time, err error) {
 	ok, err := r.cfg.Store.Withdraw(ctx, d.ID, d.RelayerTx)
 	if err != nil || !ok {

@@ -345,7 +345,7 @@ func TestOnlyReadsReachTheNode(t *testing.T) {
 		read(t, a.do("POST", "/api/v1/relayers/pool-1/rpc", body), 400)
 	}
 	for _, method := range []string{"eth_call", "eth_sign"} {
-		read(t, a.do("POST", "/api/v1/relayers/nobody/rpc", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`), 404)
+		read(t, a.do("POST", "/api/v1/relayers/absent/rpc", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`), 404)
 	}
 }
 

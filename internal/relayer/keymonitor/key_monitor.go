@@ -104,7 +104,7 @@ func New(cfg Config) *Monitor {
 	}
 }
 
-// Round reports that this process tracks the chain; it does not wait. It is the tracker's hook.
+// Round reports that this process tracks the chain; it does not wait. The tracker calls it after each round.
 func (k *Monitor) Round(context.Context, []*relayer.Key, evm.Header) { signal(k.rounds) }
 
 // TakeTopUps returns the top-ups that were stored since the last call: their caller signs them. Top-ups that no caller takes are found
@@ -123,7 +123,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// Broadcasted counts the outcome of a broadcast; it does not wait. It is the sender's hook.
+// Broadcasted counts the outcome of a broadcast; it does not wait. The sender calls it after each broadcast.
 func (k *Monitor) Broadcasted(key common.Address, o evm.Outcome) {
 	against, known := countsAgainstKey(o)
 	if !known {
@@ -142,7 +142,7 @@ func (k *Monitor) Broadcasted(key common.Address, o evm.Outcome) {
 	}
 }
 
-// Signed counts whether a key's signer has signed; it does not wait. It is the sender's hook.
+// Signed counts whether a key's signer has signed; it does not wait. The sender calls it after each signature.
 func (k *Monitor) Signed(key common.Address, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

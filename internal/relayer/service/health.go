@@ -84,7 +84,7 @@ func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 		add("keys", problem, degraded)
 		problem = ""
 		if over {
-			problem = "the database failed over or was restored: none is given out until all nodes have said which they know"
+			problem = "the database failed over or was restored: none is given out until all nodes have reported their nonces"
 		}
 		var others bool
 		if problem == "" {

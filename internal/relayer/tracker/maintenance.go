@@ -97,7 +97,7 @@ func (r *round) unsigned(ctx context.Context) error {
 	if err != nil || len(txs) == 0 {
 		return err
 	}
-	r.cfg.Log.Info("signing what somebody else claimed", "count", len(txs))
+	r.cfg.Log.Info("signing transactions that another process claimed", "count", len(txs))
 	r.sign(txs)
 	return nil
 }
@@ -346,7 +346,7 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 		return err
 	}
 	r.cfg.Metrics.filled.Add(float64(len(filled)))
-	r.cfg.Log.Warn("filling nonces that nobody has", "key", k.Address, "lowest", *filled[0].Nonce, "count", len(filled))
+	r.cfg.Log.Warn("filling nonces without a transaction", "key", k.Address, "lowest", *filled[0].Nonce, "count", len(filled))
 	r.sign(filled)
 	return nil
 }
