@@ -220,7 +220,7 @@ func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]a
 	switch {
 	case err == nil:
 		ep.succeeded()
-		ep.judge(calls, answers)
+		ep.recordAnswers(calls, answers)
 	case isBatchRefused(err):
 		outcome = outcomeError
 		ep.succeeded()
