@@ -1,6 +1,6 @@
 // Package api serves OpenZeppelin Relayer's HTTP API (v1.8, EVM), so that its clients can relay through a pool of keys.
 //
-// cmd/rollcall calls it, with a [Service] that package service implements. It calls openzeppelin for the formats,
+// cmd/rollcall calls it, with a [relayer.Service] that package service implements. It calls openzeppelin for the formats,
 // platform/apikey for callers and platform/httpserver for connections.
 //
 // # Routes

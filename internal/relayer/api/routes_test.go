@@ -261,7 +261,8 @@ func TestRelayersAreListedInPages(t *testing.T) {
 		require.Contains(t, *e.Error, "page", query)
 	}
 	for reason, kind := range map[string]string{"low balance": "BalanceCheckFailed", "foreign nonce": "NonceSyncFailed", "errors": "RpcValidationFailed"} {
-		require.Equal(t, kind, disabledReason(reason).Type)
+		shown := openzeppelin.FromRelayer(&relayer.Relayer{Disabled: true, DisabledReason: reason})
+		require.Equal(t, kind, shown.DisabledReason.Type)
 	}
 }
 

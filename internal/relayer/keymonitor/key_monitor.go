@@ -15,7 +15,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/events"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
@@ -33,8 +32,8 @@ type Config struct {
 	Store *store.Store
 	Chain Chain
 	Log   *slog.Logger
-	// Describe returns a key in the API's format.
-	Describe func(*relayer.Key) openzeppelin.Relayer
+	// Describe returns a key as a relayer, with the policies and the switches.
+	Describe func(*relayer.Key) relayer.Relayer
 	// Metrics are unregistered by default.
 	Metrics *Metrics
 
@@ -281,9 +280,9 @@ func (k *Monitor) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) err
 		return nil
 	}
 	shown := k.cfg.Describe(key)
-	var event any = events.RelayerEnabled{Relayer: shown, RetryCount: uint32(min(key.Checks, 1<<30))}
+	var event any = events.NewRelayerEnabled(&shown, uint32(min(key.Checks, 1<<30)))
 	if !key.Enabled {
-		event = events.RelayerDisabled{Relayer: shown, DisableReason: key.DisabledReason}
+		event = events.NewRelayerDisabled(&shown, key.DisabledReason)
 	}
 	pool := events.Pool{ChainID: k.cfg.Store.ChainID, ID: k.cfg.Store.Pool}
 	return pool.Announce(ctx, tx, k.cfg.Store.Targets, shown.ID, event)

@@ -19,7 +19,7 @@ const (
 	healthLimit    = 3 * time.Second
 )
 
-// Health implements [api.Service]. It returns the result of the last check.
+// Health implements [relayer.Service]. It returns the result of the last check.
 func (p *Service) Health() relayer.Health {
 	h := p.health.Load()
 	if h == nil {
