@@ -26,7 +26,7 @@ func (e *DecodeError) Error() string {
 	if e.Index == 0 {
 		return fmt.Sprintf("directory snapshot cannot be read: %v", e.Err)
 	}
-	return fmt.Sprintf("raft log entry %d cannot be applied: %v; run a version of rollcall that knows it", e.Index, e.Err)
+	return fmt.Sprintf("raft log entry %d cannot be applied: %v; run a version of rollcall that supports it", e.Index, e.Err)
 }
 
 func (e *DecodeError) Unwrap() error { return e.Err }

@@ -352,7 +352,7 @@ func TestWrongSnapshots(t *testing.T) {
 			r[entry].GetEntry().Service = bytesField(service("a"), serviceWorkerRef, "\xff")
 			return r
 		}, "unexpected EOF"},
-		{"entry of nobody", func(r recs) recs { r[entry].GetEntry().Owner = 4; return r }, "a has owner 4, who is not in the snapshot"},
+		{"entry of a missing owner", func(r recs) recs { r[entry].GetEntry().Owner = 4; return r }, "a has owner 4, who is not in the snapshot"},
 		{"entry missing", func(r recs) recs { return slices.Delete(r, entry, entry+1) }, "the trailer counts 4 owners and 5 entries"},
 		{"owner missing", func(r recs) recs {
 			r[last].GetTrailer().Owners = 5

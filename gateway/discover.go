@@ -53,9 +53,9 @@ func (a answer) String() string {
 	case a.claims():
 		return fmt.Sprintf("%s leads epoch %d", a.ping.GetNode(), a.ping.GetEpoch())
 	case a.ping.GetLeader() != nil:
-		return fmt.Sprintf("%s says that %s leads", a.ping.GetNode(), a.ping.GetLeader().GetNode())
+		return fmt.Sprintf("%s reports %s as the leader", a.ping.GetNode(), a.ping.GetLeader().GetNode())
 	}
-	return fmt.Sprintf("%s knows no leader", a.ping.GetNode())
+	return fmt.Sprintf("%s has no leader", a.ping.GetNode())
 }
 
 // discover pings all coordinators, in rounds, until one is confirmed as the leader. It returns nil when ctx ends.

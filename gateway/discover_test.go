@@ -55,7 +55,7 @@ func TestHintIsNotEnough(t *testing.T) {
 		_, err := c.Leader(ctx)
 		require.ErrorIs(t, err, ErrNoLeader)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, "n1:7400: n1 says that n2 leads; n2:7400: n2 knows no leader")
+		require.ErrorContains(t, err, "n1:7400: n1 reports n2 as the leader; n2:7400: n2 has no leader")
 
 		f.lead("n2", 5)
 		require.Equal(t, uint64(5), within(t, c, 60*time.Millisecond).Epoch)

@@ -57,7 +57,7 @@ type NotLeaderError struct {
 
 func (e *NotLeaderError) Error() string {
 	if e.Leader == nil {
-		return "the coordinator does not lead, and knows none that does"
+		return "the coordinator is not the leader and has none to name"
 	}
 	return fmt.Sprintf("the coordinator does not lead; %s at %s does", e.Leader.GetNode(), e.Leader.GetAddress())
 }

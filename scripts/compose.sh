@@ -54,7 +54,7 @@ build() {
 }
 
 # secrets makes what the containers are given as files, unless it is there, and prints the addresses of the keys. The
-# containers' users may read the files, and nobody else of this machine gets to them.
+# containers' users may read the files, and no other user of this machine can.
 secrets() {
   local folder=build/compose
   bin/rollcall-dev secrets "$folder" --api-urls http://api-1:8080,http://api-2:8080

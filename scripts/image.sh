@@ -61,7 +61,7 @@ build() {
 }
 
 # furnish_postgres gives the stand-in what the official image has and the package has not: programs in PATH, and an
-# entrypoint that makes a database. The cluster that the package made has nobody's password.
+# entrypoint that makes a database. The cluster that the package made has no known password.
 furnish_postgres() {
   local bin
   bin=$(cd "$root" && echo usr/lib/postgresql/*/bin)

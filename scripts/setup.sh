@@ -187,7 +187,7 @@ apt_install() {
 }
 
 # hold_services keeps Debian's packages from starting what they install: a redis-server on port 6379, a PostgreSQL on
-# port 5432, a RabbitMQ on port 5672 and a Prometheus on port 9090 that nobody asked for. A policy that stands already is left alone.
+# port 5432, a RabbitMQ on port 5672 and a Prometheus on port 9090 that were not requested. An existing policy is left as it is.
 hold_services() {
   local policy=/usr/sbin/policy-rc.d
   [ -e "$policy" ] && return

@@ -30,15 +30,29 @@ func words(t *testing.T, name, content string) (out string, err error) {
 func TestWords_PlantedLine_IsRejectedWithItsPlace(t *testing.T) {
 	t.Parallel()
 	for line, name := range map[string]string{
-		"// What waits is sent.":                      "a.go",
-		"	// It ends. Nobody waits.":                  "a.go",
-		"-- Who follows the chain.":                   "a.sql",
-		"# Somebody waits.":                           "a.sh",
-		"// It begins anew.":                          "a.go",
-		"The cancelation is sent.":                    "a.md",
-		"log.Warn(\"round failed\", \"error\", err)":  "a.go",
-		"func TestWhoGetsNothing(t *testing.T) {}":    "a_test.go",
-		"func TestNothingIsSentTwice(t *testing.T) {": "a_test.go",
+		"// What waits is sent.":                               "a.go",
+		"	// It ends. Nobody waits.":                           "a.go",
+		"-- Who follows the chain.":                            "a.sql",
+		"# Somebody waits.":                                    "a.sh",
+		"// It begins anew.":                                   "a.go",
+		"The cancelation is sent.":                             "a.md",
+		"log.Warn(\"round failed\", \"error\", err)":           "a.go",
+		"func TestWhoGetsNothing(t *testing.T) {}":             "a_test.go",
+		"func TestNothingIsSentTwice(t *testing.T) {":          "a_test.go",
+		"// The lease ends, and nobody waits.":                 "a.go",
+		"  // Remove entries, whoever owns them.":              "a.proto",
+		"    -- Somebody else uses the key.":                   "b.sql",
+		"    summary: Another process, or somebody else.":      "a.yml",
+		"func TestAKeyIsStuck(t *testing.T) {}":                "a_test.go",
+		"func TestAnEndpoint_Lags(t *testing.T) {}":            "a_test.go",
+		"func TestTheTracker(t *testing.T) {}":                 "a_test.go",
+		"func TestSend_BeginsAnew(t *testing.T) {}":            "a_test.go",
+		"func TestKey_UsedBySomebody_IsStuck(t *testing.T) {}": "a_test.go",
+		"func TestReorganisation(t *testing.T) {}":             "a_test.go",
+		"func TestNode_Recognised_IsUsed(t *testing.T) {}":     "a_test.go",
+		"func TestKeys_Summarise(t *testing.T) {}":             "a_test.go",
+		"func TestLimit_IsHonoured(t *testing.T) {}":           "a_test.go",
+		"func TestNode_Misbehaviour(t *testing.T) {}":          "a_test.go",
 	} {
 		out, err := words(t, name, "package a\n"+line+"\n")
 		require.Error(t, err, line)
@@ -55,4 +69,11 @@ func Send() { log.Warn("round failed", "err", err) }
 `)
 	require.NoError(t, err, out)
 	require.Empty(t, out)
+	out, err = words(t, "a_test.go", `package a
+
+func TestApply_AddressAdvertised_RaisesRise(t *testing.T) {}
+func TestGeth_KilledOtherwise_IsPrecise(t *testing.T)     {}
+func TestAttempts_Promise(t *testing.T)                   {}
+`)
+	require.NoError(t, err, out)
 }

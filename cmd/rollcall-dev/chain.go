@@ -17,7 +17,7 @@ import (
 
 // chainCmd runs an EVM chain for development until it is told to stop.
 type chainCmd struct {
-	Listen    string        `default:"127.0.0.1:8545" help:"Address of its JSON-RPC endpoint, HTTP and websocket; whoever reaches it may send transactions."`
+	Listen    string        `default:"127.0.0.1:8545" help:"Address of its JSON-RPC endpoint, HTTP and websocket; every process that reaches it may send transactions."`
 	Fund      []string      `placeholder:"ADDRESS" help:"Accounts that have a million ether from the start."`
 	BlockTime time.Duration `default:"1s" min:"10ms" max:"1h" help:"Time between two blocks; under a second the chain's clock runs ahead."`
 	GasLimit  uint64        `placeholder:"GAS" help:"Gas that fits into a block; 60 million by default."`

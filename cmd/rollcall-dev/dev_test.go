@@ -232,9 +232,9 @@ func TestDev(t *testing.T) {
 	succeed(t, "start", "gateway", "--data", data)
 	require.Contains(t, here(t, folder, "services", "list", coordinators), "3 services")
 
-	r = dev(t, "kill", "nobody", "--data", data)
+	r = dev(t, "kill", "absent", "--data", data)
 	require.Equal(t, cli.ExitNotDone, r.code)
-	require.Contains(t, r.stderr, `there is no "nobody"; there are leader, `)
+	require.Contains(t, r.stderr, `there is no "absent"; there are leader, `)
 
 	// A chain that is started again is another one, on which nothing is sent.
 	succeed(t, "kill", "chain", "--data", data)

@@ -109,7 +109,7 @@ func (c *apiCmd) Check(p *config.Problems) {
 	}
 	for _, name := range hooks.Names() {
 		if !slices.ContainsFunc(keys, func(k apikey.Key) bool { return k.Name == name }) {
-			p.Addf(cli.From(&c.Hooks.Targets, &c.Hooks.TargetsFile), "name each target as the client whose transactions it is told of", "no API key has the name %q", name)
+			p.Addf(cli.From(&c.Hooks.Targets, &c.Hooks.TargetsFile), "name each target as the client whose transactions it receives", "no API key has the name %q", name)
 		}
 	}
 }

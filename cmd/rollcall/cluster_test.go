@@ -70,13 +70,13 @@ func TestClusterMembership(t *testing.T) {
 	require.Contains(t, succeed(t, c.remote("cluster", "transfer", next)...), next+" leads already")
 	require.Equal(t, next, c.leader(t))
 	require.Contains(t, succeed(t, c.remote("cluster", "transfer")...), " leads, epoch ")
-	r := rollcall(t, c.remote("cluster", "transfer", "nobody")...)
+	r := rollcall(t, c.remote("cluster", "transfer", "absent")...)
 	require.Equal(t, cli.ExitNotDone, r.code)
-	require.Contains(t, r.stderr, `rollcall cluster transfer: not done: "nobody" is not a voter`)
+	require.Contains(t, r.stderr, `rollcall cluster transfer: not done: "absent" is not a voter`)
 
 	fourth, fourthHTTP := freeAddress(t), freeAddress(t)
 	r = rollcall(t, c.remote("cluster", "add", "coordinator-4", fourth)...)
-	require.Equal(t, cli.ExitNotDone, r.code, "nobody answers there yet")
+	require.Equal(t, cli.ExitNotDone, r.code, "no coordinator answers there yet")
 	require.Contains(t, r.stderr, "no coordinator \"coordinator-4\" answers at "+fourth)
 	var peers []string
 	for i, address := range c.addresses {
@@ -103,7 +103,7 @@ func TestClusterMembership(t *testing.T) {
 	require.Contains(t, r.stderr, `"coordinator-4" is not a member`)
 	b.stop()
 
-	// Without a quorum the table still shows, and the exit code says that nobody leads.
+	// Without a quorum the table still shows, and the exit code reports that there is no leader.
 	c.nodes[0].stop()
 	c.nodes[1].stop()
 	require.Eventually(t, func() bool {
@@ -196,7 +196,7 @@ func TestUnknownOutcome(t *testing.T) {
 type vanishing struct {
 	rollcallv1.UnimplementedDiscoveryServiceServer
 	address string
-	over    chan struct{} // closed when nobody waits any more: an answer at the deadline might still be in time
+	over    chan struct{} // closed when the caller has stopped waiting: an answer at the deadline might still be in time
 }
 
 func (v *vanishing) Ping(context.Context, *rollcallv1.PingRequest) (*rollcallv1.PingResponse, error) {

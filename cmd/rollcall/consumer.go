@@ -156,7 +156,7 @@ func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	served := make(chan error, 1)
 	go func() {
 		err := web.Run(serving)
-		stop(err) // without /health nobody would know of it
+		stop(err) // without /health its operator could not see the failure
 		served <- err
 	}()
 	started := false

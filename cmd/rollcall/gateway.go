@@ -30,17 +30,17 @@ type gatewayCmd struct {
 	Coordinators      []string      `env:"ROLLCALL_COORDINATORS" default:"127.0.0.1:7400" placeholder:"HOST:PORT" group:"Gateway" help:"Cluster ports of the coordinators."`
 	Definitions       string        `env:"ROLLCALL_DEFINITIONS" default:"services" placeholder:"FOLDER" group:"Gateway" help:"Folder of YAML and JSON files that define services; watched."`
 	Listen            string        `env:"ROLLCALL_GATEWAY_LISTEN" default:"127.0.0.1:7401" group:"Gateway" help:"Address at which local processes advertise services, and of /healthz, /readyz and /metrics."`
-	AllowRemote       bool          `env:"ROLLCALL_GATEWAY_ALLOW_REMOTE" group:"Gateway" help:"Listen at other than loopback addresses too: whoever reaches them may advertise."`
+	AllowRemote       bool          `env:"ROLLCALL_GATEWAY_ALLOW_REMOTE" group:"Gateway" help:"Listen at other than loopback addresses too: every process that reaches them may advertise services."`
 	Hosts             []string      `env:"ROLLCALL_GATEWAY_HOSTS" placeholder:"NAME" group:"Gateway" help:"Names besides localhost by which processes may call it."`
 	StateDir          string        `env:"ROLLCALL_GATEWAY_STATE_DIR" default:"gateway-data" placeholder:"FOLDER" group:"Gateway" help:"Folder to remember advertised services in, so that a restart forgets none."`
 	MissingFilesGrace time.Duration `env:"ROLLCALL_MISSING_FILES_GRACE" default:"1m" min:"0s" max:"24h" group:"Gateway" help:"How long services stay when all definition files are gone at once, as while a deployment replaces them."`
 	Host              string        `env:"ROLLCALL_HOST" group:"Gateway" help:"This host's name, for services that do not give one; the system's by default."`
-	DeregisterOnStop  bool          `env:"ROLLCALL_DEREGISTER_ON_STOP" group:"Gateway" help:"Deregister everything when told to stop: for a host that will not be back."`
+	DeregisterOnStop  bool          `env:"ROLLCALL_DEREGISTER_ON_STOP" group:"Gateway" help:"Deregister everything on a stop signal: for a host that will not be back."`
 
 	PingInterval      time.Duration `env:"ROLLCALL_PING_INTERVAL" default:"500ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two pings of a known leader."`
 	DiscoveryInterval time.Duration `env:"ROLLCALL_DISCOVERY_INTERVAL" default:"50ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two rounds of pings while none is known."`
 	PingTimeout       time.Duration `env:"ROLLCALL_PING_TIMEOUT" default:"200ms" min:"10ms" max:"1m" group:"Timing" help:"Time a ping may take."`
-	StartupWait       time.Duration `env:"ROLLCALL_STARTUP_WAIT" default:"2s" min:"0s" max:"10m" group:"Timing" help:"How long the first start, with nothing remembered, waits for processes to advertise before it says what runs here."`
+	StartupWait       time.Duration `env:"ROLLCALL_STARTUP_WAIT" default:"2s" min:"0s" max:"10m" group:"Timing" help:"How long the first start, with nothing remembered, waits for processes to advertise before it registers the host's services."`
 	ResyncInterval    time.Duration `env:"ROLLCALL_RESYNC_INTERVAL" default:"1m" min:"1s" max:"2m" group:"Timing" help:"Time between two registrations of everything."`
 
 	Health probeFlags   `embed:"" prefix:"health-check-" group:"Checks before a service is first offered, as the coordinators have them"`
@@ -59,7 +59,7 @@ func (c *gatewayCmd) Check(p *config.Problems) {
 	cli.CheckAddresses(p, &c.Coordinators)
 	cli.CheckListen(p, &c.Listen, "127.0.0.1:7401")
 	if host, _, err := cli.SplitHostPort(c.Listen); err == nil && !c.AllowRemote && host != "localhost" && !net.ParseIP(host).IsLoopback() {
-		p.Addf(&c.Listen, "listen at 127.0.0.1, or give --allow-remote: whoever reaches it may register services", "%q is not a loopback address", c.Listen)
+		p.Addf(&c.Listen, "listen at 127.0.0.1, or give --allow-remote: every process that reaches it may register services", "%q is not a loopback address", c.Listen)
 	}
 	checkRef(p, &c.Host, &rollcallv1.WorkerRef{Url: "tcp://x:1", Node: c.Host})
 	c.Health.check(p)

@@ -80,7 +80,7 @@ func TestTLSInit(t *testing.T) {
 	require.NotEqual(t, before, after)
 }
 
-// A cluster under TLS serves an operator's certificate, and nobody without one.
+// A cluster under TLS serves callers that have an operator's certificate, and no others.
 func TestOperatorUnderTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -159,14 +159,14 @@ func TestKeyIsDrained(t *testing.T) {
 	}
 	require.Equal(t, lower(r.keys[0])+": drained, and paused\n", succeed(t, r.operator("keys", "drain", lower(r.keys[0]))...), "with nothing to do")
 
-	// Resumed by somebody else meanwhile.
+	// Another operator resumes the key meanwhile.
 	r.send(t, 1, "two")
 	b = start(t, r.operator("keys", "drain", lower(r.keys[1]))...)
 	require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "1 pending") }, 30*time.Second, 10*time.Millisecond)
 	succeed(t, r.operator("keys", "resume", lower(r.keys[1]))...)
 	<-b.done
 	require.Equal(t, cli.ExitNotDone, b.code)
-	require.Contains(t, b.log.String(), "somebody has resumed the key")
+	require.Contains(t, b.log.String(), "the key was resumed while it was drained")
 }
 
 // A key is said to be paused only when it is, however short the wait.
@@ -180,7 +180,7 @@ func TestADrainThatDoesNotWaitPausesAllTheSame(t *testing.T) {
 	require.Contains(t, res.stderr, busy+" is paused, with 1 transaction not final yet\n")
 	require.Equal(t, idle+": drained, and paused\n", succeed(t, r.operator("keys", "drain", idle, "--wait", "0s")...))
 
-	// The pause itself waits for whoever changes the key, and is not heard of.
+	// The pause itself waits for the transaction that holds the key's row, and its outcome is unknown.
 	tx, err := r.db.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `SELECT FROM relayer_keys WHERE address = $1 FOR UPDATE`, held)
@@ -218,7 +218,7 @@ func TestKeysAreResynced(t *testing.T) {
 
 	_, err = r.db.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 6`)
 	require.NoError(t, err)
-	require.Equal(t, lower(r.keys[0])+": 3 nonces that nobody had, from 3 on, get no-ops\n", succeed(t, resync...))
+	require.Equal(t, lower(r.keys[0])+": 3 nonces without a transaction, from 3 on, get no-ops\n", succeed(t, resync...))
 	require.Contains(t, succeed(t, resync...), "nothing to mend, next nonce 6, 3 pending")
 
 	// The next relayer signs them.
@@ -260,11 +260,11 @@ func TestStartingOverIsAnOperatorsWord(t *testing.T) {
 	require.Contains(t, res.stderr, "rollcall keys resync: not done: the chain has another history")
 
 	args := r.operator("keys", "resync", "--new-chain", "--rpc-urls", other.URL())
-	res = rollcall(t, args...) // nobody is at standard input
+	res = rollcall(t, args...) // standard input is empty
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stdout, "The nodes have genesis block 0x")
 	require.Regexp(t, lower(r.keys[0])+` +pool +1 +0\n`, res.stdout)
-	require.Contains(t, res.stderr, "not done: nobody answered\nSay so beforehand, with --yes.")
+	require.Contains(t, res.stderr, "not done: the standard input ended before an answer\nConfirm beforehand, with --yes.")
 	say := func(answer string) (string, error) {
 		c := cli.KeysResyncCmd{NewChain: true}
 		c.DatabaseURL, c.Timeout, c.PoolID, c.ChainID, c.RPCURLs = r.url, time.Minute, "pool", testchain.ChainID, []string{other.URL()}
@@ -313,10 +313,10 @@ func TestResyncReorganized(t *testing.T) {
 		n, err = r.chain.Client().BlockNumber(t.Context())
 		require.NoError(t, err)
 	}
-	res = rollcall(t, args...) // nobody is at standard input
+	res = rollcall(t, args...) // standard input is empty
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Regexp(t, lower(r.keys[0])+` +pool +1 +0\n`, res.stdout)
-	require.Contains(t, res.stderr, "not done: nobody answered\nSay so beforehand, with --yes.")
+	require.Contains(t, res.stderr, "not done: the standard input ended before an answer\nConfirm beforehand, with --yes.")
 	require.Equal(t, relayer.Confirmed, read[gotten](t, r.operator("tx", "get", tx.ID.String())...).Transactions[0].Status)
 	done := read[struct{ TakenBack int }](t, append(args, "--yes")...)
 	require.Equal(t, 1, done.TakenBack)
@@ -345,7 +345,7 @@ func TestKeysResync_NodesCountManyMore_Asks(t *testing.T) {
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Regexp(t, "KEY +NEXT +MINED +PENDING", res.stdout)
 	require.Regexp(t, lower(r.keys[0])+" +1 +1 +500", res.stdout)
-	require.Contains(t, res.stderr, "nobody answered")
+	require.Contains(t, res.stderr, "the standard input ended before an answer")
 	node.SetRules()
 	require.Contains(t, succeed(t, args...), "nothing to mend, next nonce 1, 0 pending")
 

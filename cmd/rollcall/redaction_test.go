@@ -29,7 +29,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// secret is what nobody may see, by a name that a failure may show.
+// secret is a value that no output may contain, with a name that a failure may show.
 type secret struct {
 	name string
 	raw  []byte
@@ -317,5 +317,5 @@ func TestARelayerShowsNoSecrets(t *testing.T) {
 	e.judge()
 }
 
-// nodeless is a transaction that nobody has.
+// nodeless is the id of a transaction that no store holds.
 const nodeless = "01890a5d-ac96-774b-bcce-b302099a8057"

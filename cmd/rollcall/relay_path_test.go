@@ -44,7 +44,7 @@ func TestRelayRoles_BadSettings_AreReported(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		{"api", map[string]string{"API_KEYS": ""}, "--api-keys: no API key: nobody could use the API; give them as client:key"},
+		{"api", map[string]string{"API_KEYS": ""}, "--api-keys: no API key: no client could use the API; give them as client:key"},
 		{"api", map[string]string{"API_KEYS": clientKey + ":shop"}, "API_KEYS in the environment: API key 1: has fewer than 32 characters"},
 		{"api", map[string]string{"WEBHOOK_SECRET": ""}, "--webhook-secret: is missing; make one with `openssl rand -hex 32`, and give it to the relayers"},
 		{"api", map[string]string{"WEBHOOK_SECRET": inboundSecret + ",short"}, "WEBHOOK_SECRET in the environment: secret 2: "},

@@ -223,7 +223,7 @@ func (h *hookFlags) check(p *config.Problems) {
 	cli.ReadSecret(p, &h.Targets, &h.TargetsFile)
 	targets := cli.From(&h.Targets, &h.TargetsFile)
 	if key := cli.From(&h.Key, &h.KeyFile); *key != "" && h.URL == "" {
-		p.Addf(key, "give RELAYER_WEBHOOK_URL; the targets of RELAYER_WEBHOOKS_JSON have keys of their own", "signs nothing")
+		p.Addf(key, "give RELAYER_WEBHOOK_URL; the targets of RELAYER_WEBHOOKS_JSON have keys of their own", "has no effect without a webhook URL")
 	}
 	switch {
 	case h.URL != "" && *targets != "":

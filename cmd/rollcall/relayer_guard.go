@@ -41,7 +41,7 @@ type guardFlags struct {
 
 // topUpFlags are how keys that run dry get ether.
 type topUpFlags struct {
-	Key       string `env:"RELAYER_TOPUP_KEY" placeholder:"KEY" secret:"" help:"Private key that keys are topped up from; better in a file. It takes nobody's transactions."`
+	Key       string `env:"RELAYER_TOPUP_KEY" placeholder:"KEY" secret:"" help:"Private key that keys are topped up from; better in a file. It sends no other transactions."`
 	KeyFile   string `name:"key-file" env:"RELAYER_TOPUP_KEY_FILE" placeholder:"FILE" help:"File that holds it."`
 	Threshold string `env:"RELAYER_TOPUP_THRESHOLD" default:"0" placeholder:"WEI" help:"Balance below which a key is topped up."`
 	Target    string `env:"RELAYER_TOPUP_TARGET" default:"0" placeholder:"WEI" help:"Balance that it gets then."`
@@ -78,7 +78,7 @@ func (t *topUpFlags) check(p *config.Problems, ring *signer.Ring, least, enough 
 	if t.Key == "" {
 		for _, field := range []*string{&t.Threshold, &t.Target, &t.Most, &t.PerDay} {
 			if amount(*field) != nil && t.KeyFile == "" {
-				p.Addf(field, "give the key that pays, RELAYER_TOPUP_KEY_FILE", "tops nothing up")
+				p.Addf(field, "give RELAYER_TOPUP_KEY_FILE, the key that pays for top-ups", "has no effect without a top-up key")
 			}
 		}
 		return

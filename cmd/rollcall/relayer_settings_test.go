@@ -92,8 +92,8 @@ func TestBadRelayerSettings(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		{map[string]string{"RELAYER_API_KEYS": ""}, []string{"--api-keys: no API key: nobody could use the API; give them as name:key"}},
-		{map[string]string{"RELAYER_TOPUP_THRESHOLD": "7"}, []string{"RELAYER_TOPUP_THRESHOLD in the environment: tops nothing up; give the key"}},
+		{map[string]string{"RELAYER_API_KEYS": ""}, []string{"--api-keys: no API key: no client could use the API; give them as name:key"}},
+		{map[string]string{"RELAYER_TOPUP_THRESHOLD": "7"}, []string{"RELAYER_TOPUP_THRESHOLD in the environment: has no effect without a top-up key; give RELAYER_TOPUP_KEY_FILE"}},
 		{
 			with(topUp, map[string]string{"RELAYER_TOPUP_KEY": strings.Repeat("1", 64), "RELAYER_MIN_BALANCE": "100", "RELAYER_TOPUP_THRESHOLD": "99", "RELAYER_TOPUP_TARGET": "500"}),
 			[]string{`"99" is below the lowest balance`},
@@ -130,14 +130,14 @@ func TestBadRelayerSettings(t *testing.T) {
 		},
 		{
 			map[string]string{"RELAYER_WEBHOOK_SIGNING_KEY": someHookKey},
-			[]string{"RELAYER_WEBHOOK_SIGNING_KEY in the environment: signs nothing; give RELAYER_WEBHOOK_URL"},
+			[]string{"RELAYER_WEBHOOK_SIGNING_KEY in the environment: has no effect without a webhook URL; give RELAYER_WEBHOOK_URL"},
 		},
 		{
 			map[string]string{
 				"RELAYER_WEBHOOK_SIGNING_KEY_FILE": writeFile(t, "hook.key", someHookKey),
 				"RELAYER_WEBHOOKS_JSON":            `[{"name":"a","url":"https://x.example","signingKeys":["` + someHookKey + `-a"]}]`,
 			},
-			[]string{"RELAYER_WEBHOOK_SIGNING_KEY_FILE in the environment: signs nothing; "},
+			[]string{"RELAYER_WEBHOOK_SIGNING_KEY_FILE in the environment: has no effect without a webhook URL; "},
 		},
 		{
 			map[string]string{"RELAYER_ALLOWED_RECEIVERS": "0x742D35Cc6634C0532925a3b844Bc454e4438f44e"},

@@ -30,19 +30,19 @@ func TestServices(t *testing.T) {
 	golden(t, "services-get.txt", do("services", "get", "signer-1", "edge-1"))
 	require.Contains(t, do("services", "list", "--stale"), "2 services")
 
-	r := rollcall(t, c.remote("services", "get", "signer-1", "nobody")...)
+	r := rollcall(t, c.remote("services", "get", "signer-1", "absent")...)
 	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stdout, "signer-1")
-	require.Equal(t, "rollcall services get: not in the directory: nobody\n", r.stderr)
-	r = rollcall(t, c.remote("services", "get", "nobody")...)
+	require.Equal(t, "rollcall services get: not in the directory: absent\n", r.stderr)
+	r = rollcall(t, c.remote("services", "get", "absent")...)
 	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Empty(t, r.stdout)
-	require.Contains(t, rollcall(t, c.remote("services", "get", "nobody", "-o", "json")...).stdout, `"services": []`)
+	require.Contains(t, rollcall(t, c.remote("services", "get", "absent", "-o", "json")...).stdout, `"services": []`)
 
-	require.Contains(t, do("services", "deregister", "edge-1", "nobody", "no-one"), "removed 1, not in the directory: no-one, nobody; epoch ")
-	out := do("services", "deregister", "nobody", "-o", "json")
+	require.Contains(t, do("services", "deregister", "edge-1", "absent", "no-one"), "removed 1, not in the directory: absent, no-one; epoch ")
+	out := do("services", "deregister", "absent", "-o", "json")
 	require.Contains(t, out, `"removed": 0`)
-	require.Regexp(t, `"absent": \[\s+"nobody"\s+\]`, out)
+	require.Regexp(t, `"absent": \[\s+"absent"\s+\]`, out)
 	require.NotContains(t, do("services", "list"), "edge-1")
 }
 

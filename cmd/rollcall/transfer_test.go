@@ -51,9 +51,9 @@ func TestTransferOfUnknownOutcome(t *testing.T) {
 		code   int
 		output string
 	}{
-		"it happened":            {"coordinator-2", 0, "coordinator-2 leads, epoch 6\n"},
-		"somebody else leads":    {"coordinator-3", cli.ExitNotDone, "rollcall cluster transfer: not done: coordinator-3 leads, epoch 6"},
-		"nobody else leads soon": {"", cli.ExitUnknown, "rollcall cluster transfer: may be done or not: coordinator-1 leads as far as is known, epoch 5, and may hand over yet (leadership transfer timeout); if it stays the leader, repeat the transfer\nLook before you repeat it"},
+		"it happened":          {"coordinator-2", 0, "coordinator-2 leads, epoch 6\n"},
+		"another member leads": {"coordinator-3", cli.ExitNotDone, "rollcall cluster transfer: not done: coordinator-3 leads, epoch 6"},
+		"no other leader soon": {"", cli.ExitUnknown, "rollcall cluster transfer: may be done or not: coordinator-1 leads as far as is known, epoch 5, and may hand over yet (leadership transfer timeout); if it stays the leader, repeat the transfer\nLook before you repeat it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -85,7 +85,7 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	require.Equal(t, relay.Unknown, r.status(retried))
 
 	res := rollcall(t, r.args("tx", "resolve", retried.String(), "--retry")...)
-	require.Equal(t, cli.ExitNotDone, res.code, "nobody has confirmed it")
+	require.Equal(t, cli.ExitNotDone, res.code, "the operator has not confirmed it")
 	require.Equal(t, relay.Unknown, r.status(retried))
 
 	require.Contains(t, succeed(t, r.args("tx", "resolve", retried.String(), "--retry", "--yes")...), "queued again")

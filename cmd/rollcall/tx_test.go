@@ -61,7 +61,7 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 	require.Equal(t, []string{third.ID.String()}, ids("--status", "broadcasted", "--status", "failed"))
 	require.Equal(t, []string{second.ID.String()}, ids("--method", "cancelOrder"))
 	require.Equal(t, []string{second.ID.String()}, ids("--request-id", "req-cancelOrder", "--trader", "0xtrader", "--orderbook", "book"))
-	require.Empty(t, ids("--trader", "nobody"))
+	require.Empty(t, ids("--trader", "unknown"))
 	require.Equal(t, []string{third.ID.String()}, ids("--limit", "1"))
 
 	out := succeed(t, r.operator("tx", "list", "--limit", "2")...)
@@ -156,7 +156,7 @@ func TestCanceledByAnOperator(t *testing.T) {
 	require.Equal(t, admin.Done, results[0].Outcome, "again")
 }
 
-// A bump is signed by whoever follows the chain, also of what does not hold its key up, and however new it is.
+// The tracker signs a bump also of a new transaction that does not block its key.
 func TestBumpedByAnOperator(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, nil)

@@ -178,8 +178,8 @@ func CheckCAs(p *config.Problems, file *string) {
 	}
 }
 
-// ReadCAs reads a file that checkCAs has found to be right; nil where none is given. One that has become unreadable
-// since holds nobody: nothing is trusted then.
+// ReadCAs reads a file that checkCAs has accepted; it returns nil if none is given. If the file has become unreadable
+// since, it returns an empty pool: no certificate is trusted then.
 func ReadCAs(file string) *x509.CertPool {
 	if file == "" {
 		return nil

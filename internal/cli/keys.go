@@ -37,7 +37,7 @@ type KeyState struct {
 	Enabled        bool              `json:"enabled"`
 	DisabledReason string            `json:"disabledReason"`
 	DisabledUntil  relayer.Timestamp `json:"disabledUntil"` // when it is looked into again
-	Funding        bool              `json:"funding"`       // it funds the others, and gets nobody's transactions
+	Funding        bool              `json:"funding"`       // it funds the others, and gets no callers' transactions
 	Paused         bool              `json:"paused"`
 	Draining       bool              `json:"draining"`
 	StuckSince     relayer.Timestamp `json:"stuckSince"`
@@ -103,7 +103,7 @@ type keysListCmd struct {
 
 func (keysListCmd) Help() string {
 	return `CHAIN is how many transactions of the key are mined, where a node is given (--rpc-urls). It is NEXT less PENDING, unless blocks
-came in between, or somebody else uses the key. One ether is 10^18 wei, whatever the chain calls it.`
+came in between, or another sender uses the key. One ether is 10^18 wei, whatever the chain calls it.`
 }
 
 func (c *keysListCmd) Check(p *config.Problems) {
@@ -510,10 +510,10 @@ func (r Resynced) String() string {
 		found = append(found, fmt.Sprintf("%d were counted as pending and %d are", r.PendingWas, r.Pending))
 	}
 	if r.NextWas != r.Next {
-		found = append(found, fmt.Sprintf("the next nonce was %d and is %d, for somebody else has used the key", r.NextWas, r.Next))
+		found = append(found, fmt.Sprintf("the next nonce was %d and is %d, because another sender has used the key", r.NextWas, r.Next))
 	}
 	if n := len(r.Filled); n > 0 {
-		found = append(found, fmt.Sprintf("%s that nobody had, from %d on, get no-ops", plural(n, "nonce"), slices.Min(r.Filled)))
+		found = append(found, fmt.Sprintf("%s without a transaction, from %d on, get no-ops", plural(n, "nonce"), slices.Min(r.Filled)))
 	}
 	if r.Sought > 0 {
 		found = append(found, fmt.Sprintf("%s below the chain's count not known to be mined: relayers look for them", plural(r.Sought, "transaction")))
@@ -617,7 +617,7 @@ func (c *KeysResyncCmd) startOver(ctx context.Context, con *Console, client *evm
 
 // describe prints what starting over means.
 func describe(w io.Writer, plan *admin.NewChain) {
-	fmt.Fprintf(w, "The nodes have genesis block %s, the store knows %s.\n", plan.Genesis, plan.Known.Genesis)
+	fmt.Fprintf(w, "The nodes have genesis block %s, the store has %s.\n", plan.Genesis, plan.Known.Genesis)
 	if len(plan.Doomed) == 0 {
 		fmt.Fprintln(w, "Nothing is pending on the chain before.")
 		return

@@ -86,7 +86,7 @@ func (c *mirrorShowCmd) Run(ctx context.Context, con *Console) error {
 }
 
 // orDev fills in the Redis of the cluster that "rollcall-dev" runs here, where none is named. That cluster's
-// coordinators are found in the same way, and its id must not get into somebody else's Redis.
+// coordinators are found in the same way, and its id must not get into another cluster's Redis.
 func (r *RedisFlags) orDev() {
 	if r.URL != "" || r.Host != "" || r.Port != 0 || r.Username != "" || r.Password != "" {
 		return
@@ -158,7 +158,7 @@ func (c *mirrorTakeOverCmd) takeOver(ctx context.Context, con *Console, client r
 	if err := mirror.TakeOver(ctx, client, c.Redis.KeyPrefix, cluster); err != nil {
 		return redisError(err, &c.Redis)
 	}
-	was := "nobody"
+	was := "no cluster"
 	if before.Cluster != "" {
 		was = "cluster " + before.Cluster
 	}

@@ -59,7 +59,7 @@ func confirm(con *Console, o OutputFlags, yes bool, plan func(io.Writer), questi
 	}
 	fmt.Fprintln(ask)
 	if errors.Is(err, io.EOF) && answer == "" {
-		return WithFix(errors.New("nobody answered"), "Say so beforehand, with --yes.")
+		return WithFix(errors.New("the standard input ended before an answer"), "Confirm beforehand, with --yes.")
 	}
 	return errors.New("it was not confirmed")
 }

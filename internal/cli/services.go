@@ -187,7 +187,7 @@ type servicesRegisterCmd struct {
 	Node   string            `help:"The host it runs on; informative."`
 	Labels map[string]string `name:"label" placeholder:"KEY=VALUE" help:"A label; may be repeated."`
 	File   string            `short:"f" placeholder:"FILE" help:"YAML or JSON file of services, as a gateway's definitions folder holds them; - reads standard input."`
-	Force  bool              `help:"Take services over from whoever owns them now. A gateway that still defines one is refused it from then on."`
+	Force  bool              `help:"Take services over from their present owners. From then on the directory refuses them to a gateway that still defines them."`
 	OutputFlags
 	RemoteFlags
 }
@@ -281,7 +281,7 @@ func operator() *rollcallv1.Writer {
 
 type servicesDeregisterCmd struct {
 	ID    []string `arg:"" help:"Ids of services."`
-	Force bool     `help:"Remove them whoever owns them. A gateway that still defines one registers it again."`
+	Force bool     `help:"Remove them whichever owner they have. A gateway that still defines one registers it again."`
 	OutputFlags
 	RemoteFlags
 }

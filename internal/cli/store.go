@@ -158,8 +158,8 @@ func resultOf(subject string, detail string, err error) ActionResult {
 	return d
 }
 
-// failure is what a command that has done several things ends with: nil when all of them are done. look is the
-// command that shows what became of those that nobody knows of.
+// failure returns the error of a command that has done several things: nil if all of them are done. look is the
+// command that shows the result of those whose outcome is unknown.
 func failure(results []ActionResult, look string) error {
 	var not, unknown []string
 	var first error
@@ -195,7 +195,7 @@ type partialError struct {
 func (e *partialError) Error() string { return e.text }
 func (e *partialError) Unwrap() error { return e.err }
 
-// uncertain tells an operator's failed change apart: not done, or nobody knows.
+// uncertain returns the error of an operator's failed change: not done, or outcome unknown.
 func uncertain(err error, look string) error {
 	if admin.OutcomeOf(err) != admin.Unknown {
 		return err

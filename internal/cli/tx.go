@@ -117,7 +117,7 @@ func (c *txListCmd) Run(ctx context.Context, con *Console) error {
 	}
 	list := struct {
 		Total        int           `json:"total"`              // that match, shown or not
-		AtLeast      bool          `json:"at_least,omitempty"` // there may be more: nobody counted on
+		AtLeast      bool          `json:"at_least,omitempty"` // there may be more: counting stopped at a limit
 		Transactions []Transaction `json:"transactions"`
 	}{total, total >= c.Limit+store.CountLimit, []Transaction{}}
 	for _, tx := range txs {
@@ -284,7 +284,7 @@ func operatorName() string {
 	return "operator"
 }
 
-// report prints what was done, and fails with what was not. look shows what became of what nobody knows of.
+// report prints what was done, and fails with what was not. look is the command that shows unknown outcomes.
 func report(con *Console, o OutputFlags, results []ActionResult, look string) error {
 	if err := o.Print(con.Stdout, results, func(w io.Writer) {
 		for _, d := range results {

@@ -73,7 +73,7 @@ func TestAC002_EachCheckEndsWithin500Milliseconds(t *testing.T) {
 	// inconclusive and repeated, so no other may be longer than that.
 	durations := func(msg string) (all []time.Duration) {
 		for _, line := range c.logged(msg) {
-			require.Contains(t, ids, line["relayer"])
+			require.Contains(t, ids, line["service"])
 			require.Contains(t, line, "result")
 			all = append(all, milliseconds(t, line["healthCheckDuration"]))
 		}
@@ -116,7 +116,7 @@ func TestAC003_FailedRelayerIsGoneWithinAnIntervalAndASecond(t *testing.T) {
 	for _, id := range ids {
 		eventually(t, patience, func() bool {
 			return slices.ContainsFunc(c.logged("relayer removed"), func(l map[string]any) bool {
-				return l["relayer"] == id && l["reason"] != "" && l["time"] != ""
+				return l["service"] == id && l["reason"] != "" && l["time"] != ""
 			})
 		}, "the removal of %s is logged with its time and reason", id)
 	}

@@ -158,7 +158,7 @@ func TestBadHTTPIsCutOff(t *testing.T) {
 	}
 	stop()
 	_, now := c.leader()
-	require.Equal(t, epoch, now, "nobody lost the lead")
+	require.Equal(t, epoch, now, "the leader has not changed")
 }
 
 // slowClients starts a request on hundreds of connections and sends a byte now and then. It returns a channel that is

@@ -129,10 +129,10 @@ func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 	c.awaitDirector(running)
 	asked, other := len(relayers[1].times()), len(relayers[0].times())
 	eventually(t, patience, func() bool { return len(relayers[0].times()) >= other+3 }, "three more intervals")
-	require.LessOrEqual(t, len(relayers[1].times()), asked+1, "nobody checks it any more; one check may have been on its way")
+	require.LessOrEqual(t, len(relayers[1].times()), asked+1, "no node checks it any more; one check may have been on its way")
 	// Logged by the leader of that time: on a busy machine another one may lead by now.
 	require.True(t, slices.ContainsFunc(c.logged("relayer removed"), func(l map[string]any) bool {
-		return l["relayer"] == ids[1] && l["reason"] == "deregistered"
+		return l["service"] == ids[1] && l["reason"] == "deregistered"
 	}), "%v", c.logged("relayer removed"))
 
 	source.set()

@@ -142,7 +142,7 @@ func TestTornStoreAndWipedNode(t *testing.T) {
 	c.start(torn.id)
 	eventually(t, patience, func() bool { return len(torn.logged("caught up, voting")) > 0 }, "its vote")
 	require.Len(t, torn.logged("cluster exists, joining it with an empty disk"), 1)
-	require.Len(t, torn.logged("taken in without a vote, catching up"), 1)
+	require.Len(t, torn.logged("admitted as a non-voter; copying the log"), 1)
 	require.Empty(t, torn.logged("cluster bootstrapped"))
 	for _, m := range c.members().Members {
 		require.True(t, m.Voter, "%+v", m)

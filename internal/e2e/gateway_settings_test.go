@@ -289,7 +289,7 @@ func TestGatewayProcessUnderTLS(t *testing.T) {
 	eventually(t, patience, func() bool {
 		code, body := a.call(http.MethodGet, "/readyz", "")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "not ready")
-	}, "without a certificate nobody listens to it")
+	}, "the coordinators reject it without a certificate")
 	require.Zero(t, a.stop())
 	maps.Copy(a.env, files(dir, "gateway"))
 	a.start()

@@ -40,7 +40,7 @@ func TestLeaderKilledWhileRedisIsAway(t *testing.T) {
 	c.awaitActive(patience, ids[:2]...)
 	var removed []map[string]any
 	eventually(t, patience, func() bool { removed = c.logged("relayer removed"); return len(removed) == 1 }, "its removal is logged")
-	require.Equal(t, ids[2], removed[0]["relayer"])
+	require.Equal(t, ids[2], removed[0]["service"])
 	counted := 0.0 // by the leader of that time
 	for _, n := range c.nodes {
 		if n != leader {

@@ -1,5 +1,8 @@
 // Package evm calls the nodes of one EVM chain over JSON-RPC.
 //
+// The relayer's sender, tracker, keymonitor, service and admin call it, and so do the relay path's api and forward. It
+// calls go-ethereum, and no other package of the project.
+//
 // # Endpoint selection
 //
 // A Client has several endpoints in order of preference. Every endpoint must report the configured chain id before it

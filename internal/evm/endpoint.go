@@ -220,7 +220,7 @@ func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]a
 	switch {
 	case err == nil:
 		ep.succeeded()
-		ep.judge(calls, answers)
+		ep.recordAnswers(calls, answers)
 	case isBatchRefused(err):
 		outcome = outcomeError
 		ep.succeeded()
@@ -429,7 +429,7 @@ func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error
 	}
 	if genesisErr == nil { // a node that has pruned its first block may still be used
 		if ep.genesis != (common.Hash{}) && ep.genesis != genesis.Hash {
-			ep.log.Error("endpoint has another first block than before: the chain lost its history",
+			ep.log.Error("endpoint returns another genesis block than before; its chain has been reset",
 				"before", ep.genesis, "now", genesis.Hash)
 		}
 		ep.genesis = genesis.Hash

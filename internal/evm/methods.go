@@ -41,8 +41,8 @@ func tracked(key string) bool {
 	return methodLabels[method]
 }
 
-// judge marks the errors among the answers that are faults of the endpoint, and records the health of each method.
-func (ep *endpoint) judge(calls []call, answers []answer) {
+// recordAnswers marks the errors among the answers that are faults of the endpoint, and records the health of each method.
+func (ep *endpoint) recordAnswers(calls []call, answers []answer) {
 	var failed, well map[string]error
 	for i, a := range answers {
 		method := calls[i].key()

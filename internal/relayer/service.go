@@ -135,6 +135,9 @@ type Patch struct {
 	}
 }
 
+// RPCTooLarge is the code of an [RPCError] for a response that is too large; geth uses the same.
+const RPCTooLarge = -32003
+
 // RPCError is the error of a call.
 type RPCError struct {
 	Code        int             `json:"code"`

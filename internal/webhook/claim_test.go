@@ -201,10 +201,10 @@ func TestAClaimThatWouldEndOnTheWayIsGivenBack(t *testing.T) {
 		c := claims[0]
 		c.until = time.Now().Add(d.cfg.Timeout - time.Millisecond)
 		d.mu.Lock()
-		d.lanes[0].queue = claims
-		d.start(t.Context(), d.lanes[0])
+		d.queues[0].queue = claims
+		d.start(t.Context(), d.queues[0])
 		require.Equal(t, []deliveryResult{{claim: c, verdict: returned}}, d.settled)
-		require.Zero(t, d.lanes[0].inFlight)
+		require.Zero(t, d.queues[0].inFlight)
 		d.mu.Unlock()
 		d.sending.Wait()
 		got, _ := r.wait("", func(_, _ []request) bool { return true })

@@ -52,7 +52,7 @@ type Deliverer struct {
 	sending sync.WaitGroup
 
 	mu       sync.Mutex
-	lanes    []*targetQueue
+	queues   []*targetQueue
 	settled  []deliveryResult // results not stored yet
 	stopping bool
 }
@@ -73,7 +73,7 @@ func New(db *pgxpool.Pool, source Source, cfg Config) (*Deliverer, error) {
 		wake:   make(chan struct{}, 1),
 	}
 	for _, to := range targets {
-		d.lanes = append(d.lanes, newTargetQueue(newSender(to, cfg)))
+		d.queues = append(d.queues, newTargetQueue(newSender(to, cfg)))
 	}
 	return d, nil
 }
@@ -152,8 +152,8 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 	d.mu.Lock()
 	settled := d.settled
 	d.settled = nil
-	wants := make([]demand, len(d.lanes))
-	for i, l := range d.lanes {
+	wants := make([]demand, len(d.queues))
+	for i, l := range d.queues {
 		wants[i] = demand{target: l.name, n: l.demand(now), retryNow: l.retryNow}
 		if wants[i].n > 0 {
 			wants[i].since = l.since(now)
@@ -168,7 +168,7 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 		defer d.mu.Unlock()
 		d.settled = append(settled, d.settled...)
 		for i, w := range wants {
-			d.lanes[i].retryNow = d.lanes[i].retryNow || w.retryNow
+			d.queues[i].retryNow = d.queues[i].retryNow || w.retryNow
 		}
 		return err
 	}
@@ -178,7 +178,7 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, l := range d.lanes {
+	for _, l := range d.queues {
 		l.add(slices.DeleteFunc(slices.Clone(claims), func(c *claim) bool { return c.target != l.name }))
 		if more {
 			l.sweepAt = time.Time{}
@@ -296,14 +296,14 @@ func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, f
 func (d *Deliverer) stop(abandon context.CancelCauseFunc) {
 	d.mu.Lock()
 	d.stopping = true
-	for _, l := range d.lanes {
+	for _, l := range d.queues {
 		d.releaseClaims(l)
 	}
 	d.mu.Unlock()
 	limit := time.AfterFunc(d.cfg.tuning.drainTimeout, func() { abandon(errStopped) })
 	defer limit.Stop()
 	d.sending.Wait()
-	for _, l := range d.lanes {
+	for _, l := range d.queues {
 		l.sender.close()
 	}
 	if len(d.settled) == 0 {

@@ -26,12 +26,12 @@ const (
 type Outbox struct {
 	db     *pgxpool.Pool
 	source Source
-	turn   turnSQL
+	turn   turnStatements
 }
 
 // NewOutbox returns the Outbox of a source, which has all its fields (see [New]). It does not close db.
 func NewOutbox(db *pgxpool.Pool, source Source) *Outbox {
-	return &Outbox{db: db, source: source, turn: newTurnSQL(source)}
+	return &Outbox{db: db, source: source, turn: newTurnStatements(source)}
 }
 
 // Delivery is one webhook to one target, in the form that operators and their scripts see.
@@ -67,9 +67,9 @@ const (
 	maxPage     = 1000
 	// chunk is how many rows one statement for an operator changes.
 	chunk = 1000
-	// hurryLimit is how many deliveries in backoff become due at once when a target is back; the others keep their
+	// retryNowLimit is how many deliveries in backoff become due at once when a target is back; the others keep their
 	// times.
-	hurryLimit = "1000"
+	retryNowLimit = "1000"
 )
 
 // where is the condition for a filter's rows; zero fields match all rows.

@@ -28,10 +28,10 @@ func planned(t testing.TB, db *testDB) *turnPlans {
 	t.Cleanup(conn.Release)
 	p := &turnPlans{t, db, conn}
 	p.exec("SET plan_cache_mode = force_generic_plan")
-	turn := newTurnSQL(db.owner.Source)
+	turn := newTurnStatements(db.owner.Source)
 	for name, sql := range map[string]string{
 		"claim":     turn.claim,
-		"hurry":     turn.hurry,
+		"retryNow":  turn.retryNow,
 		"delivered": turn.delivered,
 		"deleted":   turn.deleted,
 		"failed":    turn.failed,
@@ -68,7 +68,7 @@ func (p *turnPlans) claimSince(n int, since string) string {
 	return fmt.Sprintf("claim('here', %d, '1 min', '%s', '1 h', '%s'%s)", n, uuid.Nil, since, p.scope())
 }
 
-func (p *turnPlans) retryNowPlan() string { return "hurry('here'" + p.scope() + ")" }
+func (p *turnPlans) retryNowPlan() string { return "retryNow('here'" + p.scope() + ")" }
 
 // scope returns the values of the scope as further arguments.
 func (p *turnPlans) scope() (arguments string) {
@@ -148,7 +148,7 @@ func TestTurnPlannedOnAnEmptyTableReadsLittleOfALargeBacklog(t *testing.T) {
 				require.Less(t, p.buffers(p.returned()), rows*perRow, "return")
 				require.Less(t, p.buffers(p.claim(rows)), rows*perRow, "claim")
 				require.Less(t, p.buffers(p.failed()), rows*perRow, "fail")
-				require.Less(t, p.buffers(p.retryNowPlan()), rows*perRow, "hurry")
+				require.Less(t, p.buffers(p.retryNowPlan()), rows*perRow, "retryNow")
 				require.Less(t, p.buffers(p.delivered("delivered")), rows*perRow, "deliver")
 				require.Less(t, p.buffers(p.follow()), rows*perRow, "follow")
 				require.Less(t, p.buffers(p.delivered("deleted")), rows*perRow, "delete")

@@ -28,7 +28,7 @@ type Source struct {
 	// Columns are the expressions, separated by commas, that Scan reads from a claimed row. They may use tables of Joins.
 	Columns string
 	// Joins follow the claimed rows in FROM. Default: none. Each must be a LEFT JOIN LATERAL of at most one row, found by
-	// an index: a claim of no delivery is one row of nulls, and a turn's plans neither sort nor hash (see turnSQL).
+	// an index: a claim of no delivery is one row of nulls, and a turn's plans neither sort nor hash (see turnStatements).
 	Joins string
 	// Scan reads a claimed row that has Columns only. It runs in a turn, so it does no more than that. Its error fails the
 	// turn, and the turn's claims end by themselves; unreadable contents are an error of the Payload instead.

@@ -74,20 +74,20 @@ const (
 	sqlNoWait = `SELECT set_config('synchronous_commit', 'off', true)`
 )
 
-// turnSQL holds the statements of a turn, for one [Source].
+// turnStatements holds the statements of a turn, for one [Source].
 //
 // No plan may depend on the planner's estimate of the table's size: Postgres keeps plans, and may have made them when
 // the table was empty. So in a turn the planner may not sort, hash or scan a whole table. Rows are updated by an array
 // of ids where a join would be shorter. That leaves one index for each query.
-type turnSQL struct {
+type turnStatements struct {
 	delivered string
 	deleted   string // replaces delivered if delivered rows are not kept
 	failed    string
 	returned  string
 	// follow makes the next revision claimable if a claim has deferred it because of a lower one that is no longer due.
 	follow string
-	// hurry makes deliveries in backoff due. Scope follows its parameter.
-	hurry string
+	// retryNow makes deliveries in backoff due. Scope follows its parameter.
+	retryNow string
 	// claim claims up to $2 deliveries that may be tried since $6 or later (see targetQueue.since). Scope follows its
 	// parameters. A due lower revision prevents the claim of a row, and stays due while it is claimed. So concurrent
 	// claimers need not see each other's changes. The row is deferred to a second after the lower one, so that later
@@ -97,8 +97,8 @@ type turnSQL struct {
 	claim string
 }
 
-func newTurnSQL(s Source) turnSQL {
-	return turnSQL{
+func newTurnStatements(s Source) turnStatements {
+	return turnStatements{
 		delivered: `UPDATE ` + s.Table + ` SET state = 'delivered', delivered_at = now(), claimant = NULL, last_error = ''
 			WHERE id = ANY($1::uuid[]) AND state <> 'delivered'`,
 
@@ -125,10 +125,10 @@ func newTurnSQL(s Source) turnSQL {
 			WHERE lowest.revision > f.revision AND lowest.next_at > now()))`,
 
 		// created_at instead of now(): the oldest are tried first, because later revisions wait for them.
-		hurry: `UPDATE ` + s.Table + ` SET next_at = created_at WHERE id = ANY(ARRAY(
+		retryNow: `UPDATE ` + s.Table + ` SET next_at = created_at WHERE id = ANY(ARRAY(
 			SELECT id FROM ` + s.Table + ` WHERE state = 'due' AND ` + s.scope("", 1) + `target = $1
 				AND next_at > now() AND claimed_until <= now()
-			ORDER BY next_at LIMIT ` + hurryLimit + ` FOR UPDATE SKIP LOCKED))`,
+			ORDER BY next_at LIMIT ` + retryNowLimit + ` FOR UPDATE SKIP LOCKED))`,
 
 		claim: `WITH found AS MATERIALIZED (
 				SELECT d.id, d.subject, d.revision FROM ` + s.Table + ` d
@@ -152,7 +152,7 @@ func newTurnSQL(s Source) turnSQL {
 	}
 }
 
-// scan reads a row of [turnSQL.claim]: the claim, nil if there is none, and how many other deliveries the statement has
+// scan reads a row of [turnStatements.claim]: the claim, nil if there is none, and how many other deliveries the statement has
 // deferred.
 func (s Source) scan(row pgx.CollectableRow) (_ *claim, deferred int, err error) {
 	var c claim
@@ -182,7 +182,7 @@ func (d *Deliverer) syncBatch(ctx context.Context, settled []deliveryResult, wan
 	until := time.Now().Add(d.cfg.tuning.lease)
 	for _, w := range wants {
 		if w.retryNow {
-			batch.Queue(d.turn.hurry, d.source.scopeArgs(w.target)...)
+			batch.Queue(d.turn.retryNow, d.source.scopeArgs(w.target)...)
 		}
 		if w.n <= 0 {
 			continue

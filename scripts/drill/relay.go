@@ -36,7 +36,7 @@ func (d *drill) accepted(payment *http.Request) string {
 
 // awaitConfirmed waits until a relayer reports all transactions as confirmed.
 func (d *drill) awaitConfirmed(step, relayer string, limit time.Duration, ids ...string) {
-	expected := fmt.Sprintf("%d confirmed, says %s", len(ids), relayer)
+	expected := fmt.Sprintf("%d confirmed, as reported by %s", len(ids), relayer)
 	d.await(step, expected, limit, func() string {
 		for ; len(ids) > 0; ids = ids[1:] {
 			tx := d.call(d.request(relayer, http.MethodGet, pool+"/transactions/"+ids[0], "")).Data

@@ -380,7 +380,7 @@ func (s *Server) ended() error {
 	case strings.Contains(said, pidFile):
 		return fmt.Errorf("%w: %s: %s", ErrRunning, s.cfg.Dir, said)
 	}
-	return fmt.Errorf("it ended, and said in %s:\n%s", s.Log(), said)
+	return fmt.Errorf("it ended; its log %s ends with:\n%s", s.Log(), said)
 }
 
 // ask returns nil if the server accepts connections.

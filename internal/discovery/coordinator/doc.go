@@ -1,6 +1,9 @@
 // Package coordinator is one node of the discovery cluster. It serves Raft and gRPC on one port, and runs the leader's
 // work as a function exactly as long as the leadership lasts.
 //
+// cmd/rollcall runs it, and internal/cli restores snapshots with it. It calls fsm for the state, raftstore for the
+// disk and clusterport for connections. The caller passes the leader's work as a function.
+//
 // # Who is authoritative
 //
 // The Raft log is authoritative. A node serves the directory only while it is an established leader. It then leads a

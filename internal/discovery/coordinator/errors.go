@@ -34,7 +34,7 @@ type notLeaderError struct {
 
 func (e *notLeaderError) Error() string {
 	if e.leader == nil {
-		return "this node does not lead, and knows no leader"
+		return "this node is not the leader and has none to name"
 	}
 	return fmt.Sprintf("this node does not lead; %s at %s does", e.leader.Node, e.leader.ClientAddress)
 }

@@ -54,7 +54,7 @@ func (m *stableState) load(stable raft.StableStore) error {
 }
 
 // identity returns the identity of the cluster whose log this node holds; "" before the node has one.
-func (m *stableState) identity() string { return m.cluster.Load().(string) } //nolint:forcetypeassert // load stores one
+func (m *stableState) identity() string { return m.cluster.Load().(string) }
 
 func (m *stableState) setIdentity(cluster string) error {
 	if err := raftstore.Set(m.stable, raftstore.KeyCluster, cluster); err != nil {
@@ -65,7 +65,7 @@ func (m *stableState) setIdentity(cluster string) error {
 }
 
 // proposed returns the identity that this node proposes for a new cluster; "" before it proposes one.
-func (m *stableState) proposed() string { return m.proposal.Load().(string) } //nolint:forcetypeassert // load stores one
+func (m *stableState) proposed() string { return m.proposal.Load().(string) }
 
 // propose draws an identity for a new cluster, once. It is on disk before a peer can receive it, so that a restarted
 // node proposes the same one.

@@ -101,7 +101,7 @@ func (n *Node) askToRejoin(ctx context.Context) error {
 			if err := n.rememberTerm(resp.Term); err != nil {
 				return err
 			}
-			n.log.Info("taken in without a vote, catching up", "term", resp.Term)
+			n.log.Info("admitted as a non-voter; copying the log", "term", resp.Term)
 			return nil
 		}
 		if err != nil && err.Error() != last {

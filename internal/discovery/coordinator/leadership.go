@@ -108,8 +108,8 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 				return err
 			}
 			if is {
-				now = startLeadershipRun(context.WithoutCancel(ctx), func(tenure context.Context) error {
-					return n.runEpochs(tenure, ctx, r)
+				now = startLeadershipRun(context.WithoutCancel(ctx), func(runCtx context.Context) error {
+					return n.runEpochs(runCtx, ctx, r)
 				})
 			}
 		}

@@ -229,7 +229,7 @@ func TestLeadershipIsHandedToTheNamedNode(t *testing.T) {
 		_, err := c.admin(leader).TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{To: to})
 		require.NoError(t, err)
 		c.await("it leads", func() bool { l, e := c.leader(); return l == to && e > epoch })
-		_, err = c.admin(to).TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{To: "nobody"})
+		_, err = c.admin(to).TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{To: "absent"})
 		require.Equal(t, codes.NotFound, status.Code(err))
 	})
 }

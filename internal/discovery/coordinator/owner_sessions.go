@@ -32,7 +32,7 @@ type writer struct {
 	incarnation, seq uint64
 	body             fsm.BodyHash // of the write with seq
 	inFlight         int
-	heard            time.Time
+	lastWrite        time.Time
 }
 
 func newOwnerSessions(since time.Time, goneAfter time.Duration) *ownerSessions {
@@ -60,7 +60,7 @@ func (w *ownerSessions) begin(o fsm.Owner, incarnation, seq uint64, body fsm.Bod
 		}
 		wr.incarnation, wr.seq, wr.body = incarnation, seq, body
 	}
-	wr.heard = time.Now()
+	wr.lastWrite = time.Now()
 	alone = wr.inFlight == 0
 	wr.inFlight++
 	return alone, func() {
@@ -79,7 +79,7 @@ func (w *ownerSessions) forget() {
 	}
 	now := time.Now()
 	maps.DeleteFunc(w.byOwner, func(_ fsm.Owner, wr *writer) bool {
-		return wr.inFlight == 0 && now.Sub(wr.heard) > w.ownerTTL
+		return wr.inFlight == 0 && now.Sub(wr.lastWrite) > w.ownerTTL
 	})
 	w.forgetAt = max(forgetAbove, 2*len(w.byOwner))
 }
@@ -94,17 +94,17 @@ func (w *ownerSessions) expiredOwners(s *fsm.State, self fsm.Owner, ids []string
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var expired []*rollcallv1.Owner
-	judged := make(map[fsm.Owner]struct{})
+	checked := make(map[fsm.Owner]struct{})
 	for _, id := range ids {
 		e, ok := s.Get(id)
 		if !ok || e.Owner == self || e.Owner.Kind != rollcallv1.OwnerKind_OWNER_KIND_GATEWAY {
 			continue
 		}
-		if _, done := judged[e.Owner]; done {
+		if _, done := checked[e.Owner]; done {
 			continue
 		}
-		judged[e.Owner] = struct{}{}
-		if wr := w.byOwner[e.Owner]; wr == nil || now.Sub(wr.heard) > w.ownerTTL {
+		checked[e.Owner] = struct{}{}
+		if wr := w.byOwner[e.Owner]; wr == nil || now.Sub(wr.lastWrite) > w.ownerTTL {
 			if expired = append(expired, e.Owner.Proto()); len(expired) == maxGone {
 				break
 			}

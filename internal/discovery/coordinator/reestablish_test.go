@@ -29,7 +29,7 @@ func TestEpochOutOfReachIsRefused(t *testing.T) {
 				}
 				status, err := c.client("c1").GetStatus(t.Context(), &rollcallv1.GetStatusRequest{})
 				require.NoError(t, err)
-				require.Contains(t, status.Mirror.Error, "rollcall mirror take-over --force", "whoever looks is told what to do")
+				require.Contains(t, status.Mirror.Error, "rollcall mirror take-over --force", "the status names the command to run")
 				c.register("a")
 			})
 		})

@@ -60,7 +60,7 @@ func (s *snapshotter) ApplyBatch(logs []*raft.Log) []any {
 	return s.Machine.ApplyBatch(logs)
 }
 
-// Snapshot wraps the machine's Snapshot. The counters exclude its content once it is written, whoever requested it.
+// Snapshot wraps the machine's Snapshot. The counters exclude its content once it is written, also if Raft did not request it.
 func (s *snapshotter) Snapshot() (raft.FSMSnapshot, error) {
 	snapshot, err := s.Machine.Snapshot()
 	return &countedSnapshot{snapshot, s, s.bytes.Load(), s.entries.Load()}, err

@@ -233,7 +233,7 @@ func (d *Director) follow(ctx context.Context, feed *fsm.Feed) error {
 		}
 		d.apply(changes.Changes)
 		for i := range results {
-			d.judge(&results[i], now)
+			d.applyResult(&results[i], now)
 		}
 		next := min(d.reportFound(now), d.guardKinds(now))
 		d.decide(now)
@@ -338,8 +338,8 @@ func (d *Director) remove(id string) bool {
 	return true
 }
 
-// judge applies the result of a check. d.mu is held.
-func (d *Director) judge(r *health.Result, now time.Time) {
+// applyResult applies the result of a check. d.mu is held.
+func (d *Director) applyResult(r *health.Result, now time.Time) {
 	s, ok := d.services.Get(r.ID)
 	if !ok {
 		return // cannot happen: the checker removes such services at once
@@ -422,14 +422,14 @@ func (d *Director) reportRemovals(removals []mirror.Removal) {
 		}
 		count.Inc()
 		d.log.Log(context.Background(), level, "relayer removed",
-			"relayer", r.ID, "kind", r.Kind, "url", r.URL, "at", timefmt.Format(at), "reason", r.Reason)
+			"service", r.ID, "kind", r.Kind, "url", r.URL, "at", timefmt.Format(at), "reason", r.Reason)
 	}
 }
 
 // attrs returns the log attributes of a service.
 func (d *Director) attrs(s *service) []any {
 	return []any{
-		"relayer", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", timefmt.Format(s.result.At),
+		"service", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", timefmt.Format(s.result.At),
 		"reason", cmp.Or(s.result.Reason, "health check succeeded"),
 	}
 }

@@ -1,6 +1,9 @@
 // Package director is the leader's work for one epoch. It follows the directory, checks every service, and passes the
 // results of the checks to the mirror.
 //
+// cmd/rollcall passes it to the coordinator, which runs it while the node leads. It calls fsm for the directory, health
+// for the checks and mirror for Redis.
+//
 // # States
 //
 // A director is recovering until each service that it found in the directory has a verdict of this epoch. A service

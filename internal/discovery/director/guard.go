@@ -63,7 +63,7 @@ func (d *Director) guardKinds(now time.Time) time.Duration {
 			d.log.Info("guard samples the rest", "kind", name, "failed", k.held, "sampled", len(g.waiting))
 		}
 		if g.phase == sampling && (len(g.waiting) == 0 || !now.Before(g.until)) {
-			d.hold(name, k, now)
+			d.decideHold(name, k, now)
 		}
 		switch {
 		case g.phase == idle:
@@ -113,8 +113,8 @@ func (d *Director) sample(name string, k *kind, now time.Time, which func(*servi
 	d.checker.CheckNow(slices.Collect(maps.Keys(g.waiting))...)
 }
 
-// hold decides, after a sample, whether removals are held. d.mu is held.
-func (d *Director) hold(name string, k *kind, now time.Time) {
+// decideHold decides, after a sample, whether removals are held. d.mu is held.
+func (d *Director) decideHold(name string, k *kind, now time.Time) {
 	g := &k.guard
 	if !k.massFailure(d.cfg.MassFailureThreshold) {
 		d.release(name, k, "fewer fail")

@@ -284,7 +284,7 @@ func (l *logs) with(msg string) (lines []map[string]any) {
 
 func (l *logs) relayers(msg string) (ids []string) {
 	for _, line := range l.with(msg) {
-		ids = append(ids, line["relayer"].(string))
+		ids = append(ids, line["service"].(string))
 	}
 	slices.Sort(ids)
 	return ids

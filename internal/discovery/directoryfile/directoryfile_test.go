@@ -217,7 +217,7 @@ func TestRead_Refusals(t *testing.T) {
 		"two values":      {sealed(head(1, 0, 1), a+a), "line 2: is not service 1 of 1: more than one value", remedyAltered},
 		"long line":       {sealed(head(1, 0, 1), strings.Repeat(" ", maxLine)+a), "line 2: the line is longer than 262144 bytes", remedyAltered},
 		"invalid service": {sealed(head(1, 0, 1), strings.Replace(a, "http", "ftp", 1)), `line 2: service "a": worker_ref.url: has the scheme "ftp"`, remedyAltered},
-		"unknown owner":   {sealed(head(1, 0, 1), strings.Replace(a, "operator", "nobody", 1)), `line 2: service "a": owner "nobody" is none of gateway/ID, operator and static`, remedyAltered},
+		"unknown owner":   {sealed(head(1, 0, 1), strings.Replace(a, "operator", "unknown", 1)), `line 2: service "a": owner "unknown" is none of gateway/ID, operator and static`, remedyAltered},
 		"gateway's name":  {sealed(head(1, 0, 1), strings.Replace(a, "operator", "gateway/X", 1)), `line 2: service "a": owner id "X" is not a DNS label`, remedyAltered},
 		"ids out of order": {
 			sealed(head(1, 0, 2), b, a), `line 3: service "a" is out of order`, remedyAltered,

@@ -58,7 +58,7 @@ func (f *Foreman) takeVerdict(id string, e *entry, checked *rollcallv1.Service, 
 	}
 	e.checks++
 	e.checked, e.err = time.Now(), err
-	signal(f.judged)
+	signal(f.firstChecks)
 	if err != nil {
 		f.cfg.Metrics.failed.Inc()
 		level := slog.LevelDebug
@@ -94,7 +94,7 @@ func (f *Foreman) awaitVerdicts(ctx context.Context) {
 			return
 		}
 		select {
-		case <-f.judged:
+		case <-f.firstChecks:
 		case <-patience.C:
 			f.log.Warn("startup wait elapsed; offering services without a verdict", "services", open)
 			return

@@ -1,6 +1,9 @@
 // Package foreman collects the services that this host defines, and offers those that have passed a local health check
 // to the gateway. It is the gateway's source.
 //
+// cmd/rollcall runs it for the gateway command, and internal/cli reads definition files with it. It calls package
+// gateway alone, and its [Checker] is health's, passed by the caller.
+//
 // # Where services come from
 //
 // Services come from definition files (*.yaml, *.yml, *.json) in one folder, and from advertisements that local

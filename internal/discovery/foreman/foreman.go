@@ -87,13 +87,13 @@ type entry struct {
 // Foreman is the source of a gateway: the services that this host defines, while Run runs. It is safe for concurrent
 // use.
 type Foreman struct {
-	cfg     Config
-	log     *slog.Logger
-	changed chan struct{} // buffer of one: the set has changed
-	judged  chan struct{} // buffer of one: a service was checked for the first time
-	ready   chan struct{} // closed when the first set is available
-	slots   chan struct{} // one value per running check
-	checks  sync.WaitGroup
+	cfg         Config
+	log         *slog.Logger
+	changed     chan struct{} // buffer of one: the set has changed
+	firstChecks chan struct{} // buffer of one: a service was checked for the first time
+	ready       chan struct{} // closed when the first set is available
+	slots       chan struct{} // one value per running check
+	checks      sync.WaitGroup
 
 	// writing is held while definitions change, so that the stored state matches the state in use.
 	writing sync.Mutex
@@ -115,15 +115,15 @@ func New(cfg Config) (*Foreman, error) {
 		return nil, fmt.Errorf("foreman: %w", err)
 	}
 	f := &Foreman{
-		cfg:        cfg,
-		log:        cfg.Logger.With("component", "foreman"),
-		changed:    make(chan struct{}, 1),
-		judged:     make(chan struct{}, 1),
-		ready:      make(chan struct{}),
-		slots:      make(chan struct{}, maxChecks),
-		folder:     folder{files: map[string]file{}},
-		advertised: map[string]*rollcallv1.Service{},
-		entries:    map[string]*entry{},
+		cfg:         cfg,
+		log:         cfg.Logger.With("component", "foreman"),
+		changed:     make(chan struct{}, 1),
+		firstChecks: make(chan struct{}, 1),
+		ready:       make(chan struct{}),
+		slots:       make(chan struct{}, maxChecks),
+		folder:      folder{files: map[string]file{}},
+		advertised:  map[string]*rollcallv1.Service{},
+		entries:     map[string]*entry{},
 	}
 	if err := f.loadState(); err != nil {
 		return nil, fmt.Errorf("foreman: recall what was advertised: %w", err)

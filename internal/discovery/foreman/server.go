@@ -67,7 +67,7 @@ func Open(cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("advertisements: listen address %q is not host:port", cfg.Listen)
 	}
 	if !cfg.AllowRemote && !isLoopback(host) {
-		return nil, fmt.Errorf("advertisements: %q is not a loopback address, and whoever reaches it may register services; "+
+		return nil, fmt.Errorf("advertisements: %q is not a loopback address, and every process that reaches it may register services; "+
 			"listen on 127.0.0.1, or allow remote advertisements", cfg.Listen)
 	}
 	listener, err := net.Listen("tcp", cfg.Listen)
@@ -338,7 +338,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) {
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if s.cfg.Ready != nil {
 		if err := s.cfg.Ready(); err != nil {
-			writeProblem(w, http.StatusServiceUnavailable, &Problem{What: "not ready: " + text(err), How: "wait; GET /v1/services says more"})
+			writeProblem(w, http.StatusServiceUnavailable, &Problem{What: "not ready: " + text(err), How: "wait; see GET /v1/services"})
 			return
 		}
 	}

@@ -252,7 +252,7 @@ func (c *Checker) run(ctx context.Context) {
 			due = append(due, t)
 		}
 		if len(c.results) > 0 && now.Sub(c.lastNotifyAt) >= tick {
-			c.tell(now)
+			c.signalReady(now)
 		}
 		behind := c.behind(now)
 		began, ended := c.lag.notice(now, behind, c.cfg.Interval, c.catchingUp(now))
@@ -301,8 +301,8 @@ func (c *Checker) plan(now time.Time) time.Time {
 	return now.Add(wait)
 }
 
-// tell signals Ready. c.mu is held.
-func (c *Checker) tell(now time.Time) {
+// signalReady signals Ready. c.mu is held.
+func (c *Checker) signalReady(now time.Time) {
 	c.lastNotifyAt = now
 	signal(c.ready)
 }
@@ -438,7 +438,7 @@ func (c *Checker) check(t *target) (next *target) {
 	o := outcome{err: err, start: start, end: end}
 
 	c.mu.Lock()
-	c.settle(t, &o)
+	c.recordOutcome(t, &o)
 	next = c.next(end)
 	if next == nil && len(c.schedule) > 0 && c.schedule[0].due.Before(c.planned) {
 		signal(c.wake)
@@ -458,15 +458,15 @@ type outcome struct {
 	err        error
 	start, end time.Time
 
-	// The fields below are set by settle.
+	// The fields below are set by recordOutcome.
 	inconclusive string // why there is no result: "late", "local" or "abandoned"; otherwise empty
 	result       Result // after the check
 	changed      bool   // the verdict has changed
 	warn         bool   // log a warning
 }
 
-// settle applies the outcome of a check and sets when the target's next one is due. c.mu is held.
-func (c *Checker) settle(t *target, o *outcome) {
+// recordOutcome applies the outcome of a check and sets when the target's next one is due. c.mu is held.
+func (c *Checker) recordOutcome(t *target, o *outcome) {
 	c.inFlight--
 	if t.inBurst {
 		c.bursting--
@@ -475,7 +475,7 @@ func (c *Checker) settle(t *target, o *outcome) {
 	before := t.result.Verdict
 	undecided := false
 	if o.inconclusive == "" {
-		undecided = t.judge(o.err, c.cfg.Rise, c.cfg.Fall)
+		undecided = t.applyOutcome(o.err, c.cfg.Rise, c.cfg.Fall)
 		t.result.At = o.end
 		t.result.Latency = o.end.Sub(o.start)
 	}
@@ -489,7 +489,7 @@ func (c *Checker) settle(t *target, o *outcome) {
 		c.results = append(c.results, t)
 	}
 	if o.changed || len(c.results) >= maxBurst {
-		c.tell(o.end)
+		c.signalReady(o.end)
 	}
 	regular := c.nextPhase(t, o.start)
 	switch {
@@ -634,7 +634,7 @@ func (c *Checker) report(o *outcome) {
 	}
 	attrs := make([]slog.Attr, 0, 7)
 	attrs = append(attrs,
-		slog.String("relayer", o.result.ID),
+		slog.String("service", o.result.ID),
 		slog.String("kind", o.result.Kind),
 		slog.Float64("healthCheckDuration", float64(duration.Microseconds())/1000), // milliseconds
 		slog.String("result", result))

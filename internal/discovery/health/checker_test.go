@@ -103,7 +103,7 @@ func TestLogs(t *testing.T) {
 		for line := range strings.Lines(out.String()) {
 			var attrs map[string]any
 			require.NoError(t, json.Unmarshal([]byte(line), &attrs))
-			require.Equal(t, "relayer-0", attrs["relayer"])
+			require.Equal(t, "relayer-0", attrs["service"])
 			require.Equal(t, "health", attrs["component"])
 			require.Contains(t, attrs, "healthCheckDuration")
 			lines = append(lines, attrs)

@@ -18,8 +18,8 @@ type waits struct{ crowded, late float64 }
 // crowdedWait is the processor wait above which more concurrency slows all checks down without completing more.
 const crowdedWait = 10 * time.Millisecond
 
-// look returns the waits since its last call. It takes a few hundred nanoseconds.
-func (c *concurrencyLimiter) look() waits {
+// measure returns the waits since its last call. It takes a few hundred nanoseconds.
+func (c *concurrencyLimiter) measure() waits {
 	c.sample[0].Name = "/sched/latencies:seconds"
 	metrics.Read(c.sample[:])
 	if c.sample[0].Value.Kind() != metrics.KindFloat64Histogram {

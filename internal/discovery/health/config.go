@@ -154,7 +154,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.clock = time.Now
 	}
 	if c.newConcurrencyLimiter == nil {
-		c.newConcurrencyLimiter = new(concurrencyLimiter).look
+		c.newConcurrencyLimiter = new(concurrencyLimiter).measure
 	}
 	return c, c.validate()
 }

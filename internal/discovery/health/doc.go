@@ -1,5 +1,8 @@
 // Package health checks services over the network and reports which are up.
 //
+// The director calls it for every service, and cmd/rollcall for the gateway's local checks. It calls no other package
+// of the project.
+//
 // A [Checker] holds a set of targets. A new target is checked at once, at most 256 such checks at a time. From then on
 // each target is checked at its own phase of the interval, a hash of its id. So ten thousand checks spread over the
 // interval instead of bursting, and a new leader keeps the old one's phases.

@@ -53,7 +53,7 @@ func (p *grpcProbe) check(ctx context.Context, deadline time.Time) (err error) {
 	}
 	switch st := status.Convert(err); {
 	case err == nil:
-		return answer(fmt.Sprintf("health service says %v", resp.GetStatus()))
+		return answer(fmt.Sprintf("health service reports %v", resp.GetStatus()))
 	case ctx.Err() != nil:
 		return p.timedOut(ctx, deadline, err)
 	case st.Code() == codes.Unavailable:

@@ -81,7 +81,7 @@ func (p *httpProbe) check(ctx context.Context, deadline time.Time) error {
 	if conn != nil {
 		code, why, err := p.ask(ctx, conn, deadline)
 		if code != 0 && code != http.StatusRequestTimeout || expired(ctx, deadline, err) {
-			return p.judge(ctx, deadline, code, why, err)
+			return p.evaluate(ctx, deadline, code, why, err)
 		}
 	}
 	conn, err := p.connect(ctx, deadline)
@@ -89,11 +89,11 @@ func (p *httpProbe) check(ctx context.Context, deadline time.Time) error {
 		return p.timedOut(ctx, deadline, err)
 	}
 	code, why, err := p.ask(ctx, conn, deadline)
-	return p.judge(ctx, deadline, code, why, err)
+	return p.evaluate(ctx, deadline, code, why, err)
 }
 
-// judge evaluates a response. A code without the whole body is not a response. why is the reason in the body, if any.
-func (p *httpProbe) judge(ctx context.Context, deadline time.Time, code int, why string, err error) error {
+// evaluate classifies a response. A code without the whole body is not a response. why is the reason in the body, if any.
+func (p *httpProbe) evaluate(ctx context.Context, deadline time.Time, code int, why string, err error) error {
 	if err != nil {
 		return p.timedOut(ctx, deadline, err)
 	}

@@ -158,6 +158,6 @@ func TestChecker_UnchangedResult_DoesNotNotify(t *testing.T) {
 	<-c.wake
 	c.Set(relayers(2)...)
 	c.Set()
-	c.CheckNow("nobody")
+	c.CheckNow("absent")
 	require.Empty(t, c.wake)
 }

@@ -356,7 +356,7 @@ func TestGRPC(t *testing.T) {
 	require.NoError(t, part())
 	health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 	err := whole()
-	require.EqualError(t, err, "health service says NOT_SERVING")
+	require.EqualError(t, err, "health service reports NOT_SERVING")
 	require.True(t, definite(err))
 	require.NoError(t, part())
 	health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)

@@ -105,7 +105,7 @@ func TestCheckNow(t *testing.T) {
 		before := take(c)
 		require.Equal(t, 300, len(before))
 		w.set("*", after(100*time.Millisecond, nil))
-		ids := []string{"nobody"}
+		ids := []string{"absent"}
 		for id := range before {
 			ids = append(ids, id)
 		}

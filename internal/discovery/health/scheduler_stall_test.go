@@ -200,10 +200,10 @@ func TestCrowdedProcessTakesFewerChecksOn(t *testing.T) {
 func TestCrowdSeesWaiting(t *testing.T) {
 	t.Parallel()
 	var c concurrencyLimiter
-	require.Zero(t, c.look())
+	require.Zero(t, c.measure())
 	// On any machine, the shares must be consistent.
 	for range 10 {
-		w := c.look()
+		w := c.measure()
 		require.LessOrEqual(t, w.late, w.crowded)
 		require.LessOrEqual(t, w.crowded, 1.0)
 	}

@@ -78,9 +78,9 @@ func (t *target) close() {
 	}
 }
 
-// judge applies the outcome of a check that was not void. It reports whether the verdict is still undecided: the check
+// applyOutcome applies the outcome of a check that was not void. It reports whether the verdict is still undecided: the check
 // opposes the verdict, but not often enough in a row.
-func (t *target) judge(err error, rise, fall int) (undecided bool) {
+func (t *target) applyOutcome(err error, rise, fall int) (undecided bool) {
 	t.voids = 0
 	r := &t.result
 	needed, opposite := rise, Up

@@ -147,7 +147,7 @@ func TestRemovedTargetReportsNothing(t *testing.T) {
 		c := start(t, w, Config{})
 		c.Set(relayers(3)...)
 		pause(200 * time.Millisecond)
-		c.Remove("relayer-0", "nobody") // while it is being checked
+		c.Remove("relayer-0", "absent") // while it is being checked
 		pause(300 * time.Millisecond)
 		c.Remove("relayer-1") // while its result is pending
 		require.Len(t, take(c), 1)

@@ -1,5 +1,8 @@
 // Package mirror keeps Redis equal to the leading coordinator's state: the services that are alive.
 //
+// The director writes with it; cmd/rollcall, internal/cli and the development cluster configure and read it. It calls
+// Redis through go-redis.
+//
 // # Who decides
 //
 // The directory defines which services exist, the leader's checks decide which are alive, and Redis publishes both to

@@ -390,7 +390,7 @@ func (w *Writer) send(ctx context.Context, wr Write, b batch, fresh bool) (Reply
 			return Reply{}, err
 		}
 		w.syncClock(reply.Now)
-		return reply, w.judge(reply)
+		return reply, w.refusalError(reply)
 	}()
 	if err != nil {
 		w.desired.requeue(b, unknown)
@@ -404,8 +404,8 @@ func (w *Writer) send(ctx context.Context, wr Write, b batch, fresh bool) (Reply
 	return reply, nil
 }
 
-// judge converts a refusal into an error.
-func (w *Writer) judge(r Reply) error {
+// refusalError returns the error of a refused write, or nil.
+func (w *Writer) refusalError(r Reply) error {
 	switch r.Outcome {
 	case Applied, Duplicate:
 		return nil

@@ -1,5 +1,8 @@
 // Package raftstore stores a node's Raft state on disk: the log and the vote in one bbolt file, snapshots in files.
 //
+// The coordinator calls it, and internal/cli for its errors. It calls bbolt and hashicorp/raft, and no other package of
+// the project.
+//
 // # What a bad disk does
 //
 // Raft ignores some errors of its stores, and panics on others. bbolt panics on a damaged file, even in a goroutine of

@@ -102,7 +102,7 @@ func TestReplace_KilledAfterEachStep(t *testing.T) {
 				err = cmd.Run()
 				var exit *exec.ExitError
 				require.ErrorAs(t, err, &exit)
-				require.Equal(t, syscall.SIGKILL, exit.Sys().(syscall.WaitStatus).Signal()) //nolint:forcetypeassert // on this system
+				require.Equal(t, syscall.SIGKILL, exit.Sys().(syscall.WaitStatus).Signal())
 
 				switch want {
 				case "":

@@ -128,7 +128,7 @@ func newReport(cfg Config, a *rollcallv1.GetStatusResponse, configured int, age 
 		r.Notes = append(r.Notes, "no leader answers: "+leaderless.Error())
 	}
 	if age > staleAfter {
-		r.Notes = append(r.Notes, fmt.Sprintf("the leader does not answer: this is what it said %v ago", age.Round(time.Second)))
+		r.Notes = append(r.Notes, fmt.Sprintf("the leader does not answer: this is its report of %v ago", age.Round(time.Second)))
 	}
 	if r.TotalConfigured == 0 {
 		r.Notes = append(r.Notes, "no relayers are configured")

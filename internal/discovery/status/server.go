@@ -73,7 +73,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	s.Server, err = httpserver.Open(ctx, httpserver.Config{
 		Listen: cfg.Listen, Connections: maxConnections, Stop: stopTimeout, Logger: s.log,
 		HTTP: &http.Server{
-			Handler:           noBody(s.routes()),
+			Handler:           rejectBody(s.routes()),
 			ReadHeaderTimeout: headerTimeout,
 			ReadTimeout:       requestTimeout,
 			WriteTimeout:      writeTimeout,
@@ -141,8 +141,8 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	w.Write(p.body)
 }
 
-// noBody refuses requests with a body, without reading it, because no handler here uses one.
-func noBody(next http.Handler) http.Handler {
+// rejectBody refuses requests with a body, without reading it, because no handler here uses one.
+func rejectBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		if r.ContentLength != 0 {

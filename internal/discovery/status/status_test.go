@@ -115,13 +115,13 @@ func TestVerdict(t *testing.T) {
 		"all active":              {answer: answer(relayer(0, up, true)), want: "healthy", code: 200},
 		"some active":             {answer: answer(relayer(0, up, true), relayer(1, down, false)), want: "degraded", code: 200},
 		"redis away":              {answer: away, want: "degraded", code: 200, note: "redis is not kept up to date: not reached yet"},
-		"nobody looked yet":       {answer: fresh, want: "degraded", code: 200, note: "redis is not kept up to date: connection refused"},
+		"not checked yet":         {answer: fresh, want: "degraded", code: 200, note: "redis is not kept up to date: connection refused"},
 		"not listed, nor checked": {answer: unlisted, want: "unhealthy", code: 503},
 		"none active":             {answer: answer(relayer(0, down, false)), want: "unhealthy", code: 503},
 		"none and redis away":     {answer: gone, want: "unhealthy", code: 503},
 		"none configured":         {answer: answer(), want: "healthy", code: 200, note: "no relayers are configured"},
 		"other kinds only":        {answer: answer(&rollcallv1.ServiceStatus{Kind: "signer"}), want: "healthy", code: 200, note: "no relayers are configured"},
-		"nobody leads":            {leaderless: errors.New("no quorum"), want: "unhealthy", code: 503, note: "no leader answers: no quorum"},
+		"no leader":               {leaderless: errors.New("no quorum"), want: "unhealthy", code: 503, note: "no leader answers: no quorum"},
 		"the leader has no work":  {answer: &rollcallv1.GetStatusResponse{}, want: "degraded", code: 200},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 		<-time.After(600 * time.Millisecond)
 		code, body, took = s.page()
 		require.Equal(t, 200, code)
-		require.Contains(t, body, `"ageMs":760,`, "the question that nobody waited for was answered")
+		require.Contains(t, body, `"ageMs":760,`, "the abandoned query was answered")
 		require.Equal(t, budget, took)
 		<-time.After(200 * time.Millisecond)
 		code, body, took = s.page()
@@ -260,7 +260,7 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 		require.Equal(t, 200, code)
 		require.Contains(t, body, `"status":"degraded"`)
 		require.Regexp(t, `"ageMs":1\d{4},`, body)
-		require.Contains(t, body, "the leader does not answer: this is what it said 11s ago")
+		require.Contains(t, body, "the leader does not answer: this is its report of 11s ago")
 
 		takes.Store(0)
 		<-time.After(questionLimit)

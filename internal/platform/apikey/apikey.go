@@ -90,7 +90,7 @@ type Set []struct {
 func NewSet(keys []Key) (Set, error) {
 	var problems []error
 	if len(keys) == 0 {
-		problems = append(problems, errors.New("no API key: nobody could use the API"))
+		problems = append(problems, errors.New("no API key: no client could use the API"))
 	}
 	set := make(Set, len(keys))
 	for i, k := range keys {

@@ -167,7 +167,7 @@ func TestBadFile(t *testing.T) {
 		_, err := parse(t, nil, "serve", "--config", settingsFile(t, content))
 		require.ErrorContains(t, err, want, content)
 	}
-	for _, empty := range []string{"", " # nobody yet", " ~", " null", ` ""`, " ''", " []", ` [""]`, " |"} {
+	for _, empty := range []string{"", " # none yet", " ~", " null", ` ""`, " ''", " []", ` [""]`, " |"} {
 		_, err := parse(t, nil, "serve", "--config", settingsFile(t, "count: 1\npeers:"+empty+"\n"))
 		require.ErrorContains(t, err, "tool.yaml:2: peers: is an empty list: leave it out", "%q", empty)
 	}

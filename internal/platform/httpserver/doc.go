@@ -3,7 +3,7 @@
 //
 // At the limit, a new connection replaces the one that has been idle for longest, like net/http's own idle timeout,
 // only sooner. If every connection has a request, some more are accepted beyond the limit, for one request each, which
-// Config.Crowded answers. Beyond those, new connections wait.
+// Config.Overloaded answers. Beyond those, new connections wait.
 //
 // The API of the relayer and the HTTP address of a coordinator are served through it. It calls the standard library alone.
 package httpserver

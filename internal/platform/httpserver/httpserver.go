@@ -18,8 +18,8 @@ type Config struct {
 	HTTP *http.Server
 	// Connections is the maximum number of concurrent connections.
 	Connections int
-	// Crowded replaces the handler while every connection has a request. Default: the handler.
-	Crowded http.Handler
+	// Overloaded replaces the handler while every connection has a request. Default: the handler.
+	Overloaded http.Handler
 	// Stop is how long running requests may continue after Run's context ends.
 	Stop   time.Duration
 	Logger *slog.Logger
@@ -38,30 +38,30 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("listen for HTTP at %s: %w", cfg.Listen, err)
 	}
 	s := &Server{cfg: cfg, listener: newListener(socket, cfg.Connections)}
-	if cfg.Crowded == nil {
-		s.cfg.Crowded = cfg.HTTP.Handler
+	if cfg.Overloaded == nil {
+		s.cfg.Overloaded = cfg.HTTP.Handler
 	}
 	next := cfg.HTTP.Handler
 	cfg.HTTP.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Context().Value(crowded{}) == nil {
+		if r.Context().Value(overLimit{}) == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
 		w.Header().Set("Connection", "close")
-		s.cfg.Crowded.ServeHTTP(w, r)
+		s.cfg.Overloaded.ServeHTTP(w, r)
 	})
 	cfg.HTTP.ConnState = s.listener.follow
 	cfg.HTTP.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		if c, ok := c.(*conn); ok && c.extra {
-			return context.WithValue(ctx, crowded{}, true)
+			return context.WithValue(ctx, overLimit{}, true)
 		}
 		return ctx
 	}
 	return s, nil
 }
 
-// crowded marks the context of requests on connections beyond the limit.
-type crowded struct{}
+// overLimit marks the context of requests on connections beyond the limit.
+type overLimit struct{}
 
 // Addr returns the address that the server listens at.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }

@@ -37,7 +37,7 @@ func start(t *testing.T, connections int) *site {
 	w.s, err = Open(t.Context(), Config{
 		Listen: "127.0.0.1:0", Connections: connections, Stop: 10 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		HTTP: &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute},
-		Crowded: http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		Overloaded: http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/slow" {
 				mux.ServeHTTP(out, r)
 				return

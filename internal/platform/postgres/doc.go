@@ -1,5 +1,8 @@
 // Package postgres connects to PostgreSQL, migrates its schema, and reports the outcome of transactions.
 //
+// The stores of the relayer and of the relay path call it, and so do webhook, the queue, events, admin, cmd/rollcall
+// and internal/cli. It calls pgx and goose, and no other package of the project.
+//
 // # Three outcomes
 //
 // A transaction is done, not done, or unknown. If the connection ends between the COMMIT and its answer, only the

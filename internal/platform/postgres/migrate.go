@@ -38,7 +38,7 @@ type NewerError struct {
 }
 
 func (e *NewerError) Error() string {
-	return fmt.Sprintf("the database's schema (%s) is at version %d and this program knows %d: run a newer program", e.Table, e.Database, e.Own)
+	return fmt.Sprintf("the database's schema (%s) is at version %d and this program supports %d: run a newer program", e.Table, e.Database, e.Own)
 }
 
 // ErrLocked means that another process migrates.

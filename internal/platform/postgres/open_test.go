@@ -122,7 +122,7 @@ func TestRefusalIsNotWaitedFor(t *testing.T) {
 	db := testpostgres.New(t)
 	for name, raw := range map[string]string{
 		"password": changed(t, db.URL(), func(u *url.URL) { u.User = url.UserPassword("rollcall", secret) }),
-		"user":     changed(t, db.URL(), func(u *url.URL) { u.User = url.UserPassword("nobody", secret) }),
+		"user":     changed(t, db.URL(), func(u *url.URL) { u.User = url.UserPassword("absent", secret) }),
 		"database": changed(t, db.URL(), func(u *url.URL) { u.Path = "/none" }),
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -59,7 +59,7 @@ func TestLostCommitIsUnknown(t *testing.T) {
 	}{
 		"the answer is lost":      {loseAnswer, time.Minute, 1},
 		"the COMMIT itself is":    {loseCommit, time.Minute, 0},
-		"nobody answers":          {withholdReply, 300 * time.Millisecond, 1},
+		"no answer":               {withholdReply, 300 * time.Millisecond, 1},
 		"and the caller hangs up": {withholdReply, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

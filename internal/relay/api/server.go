@@ -23,7 +23,7 @@ const (
 // Open starts listening at a host:port; port 0 selects a free one.
 func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, error) {
 	return httpserver.Open(ctx, httpserver.Config{
-		Listen: listen, Connections: maxConnections, Crowded: http.HandlerFunc(h.crowded), Stop: stopTimeout, Logger: h.log,
+		Listen: listen, Connections: maxConnections, Overloaded: http.HandlerFunc(h.overloaded), Stop: stopTimeout, Logger: h.log,
 		HTTP: &http.Server{
 			Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 			MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
@@ -31,8 +31,8 @@ func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, e
 	})
 }
 
-// crowded answers while there are more requests than the server accepts: health and metrics, and a rejection of all others.
-func (h *Handler) crowded(w http.ResponseWriter, r *http.Request) {
+// overloaded answers while there are more requests than the server accepts: health and metrics, and a rejection of all others.
+func (h *Handler) overloaded(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/health", "/ready", base + "/health", base + "/ready", "/metrics":
 		h.ServeHTTP(w, r)

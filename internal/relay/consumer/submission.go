@@ -56,7 +56,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	choice.Done(&result)
 	s.metrics.submissions.WithLabelValues(result.Outcome.String()).Inc()
 	s.metrics.duration.Observe(result.Took.Seconds())
-	log := s.log.With("tx", s.id, "relayer", choice.Route.Relayer)
+	log := s.log.With("tx", s.id, "service", choice.Route.Relayer)
 	switch result.Outcome {
 	case upstream.Accepted:
 		return s.accepted(ctx, choice.Route, &result.Transaction), false
@@ -136,7 +136,7 @@ func (s *submission) accepted(ctx context.Context, by relay.Route, tx *upstream.
 			break
 		}
 		if ctx.Err() != nil || time.Now().Add(afterDatabase).After(s.deadline) {
-			s.log.Warn("acceptance not stored: the next attempt asks for it", "tx", s.id, "relayer", by.Relayer, "err", err)
+			s.log.Warn("acceptance not stored: the next attempt asks for it", "tx", s.id, "service", by.Relayer, "err", err)
 			return queue.Later(afterDatabase)
 		}
 		select {
@@ -184,7 +184,7 @@ func (s *submission) lookUp(ctx context.Context) queue.Verdict {
 	case err != nil && settled:
 		return s.park(ctx, "the relayer cannot be asked: "+err.Error())
 	case err != nil:
-		s.log.Info("transaction not looked up", "tx", s.id, "relayer", s.tx.Relayer, "err", err)
+		s.log.Info("transaction not looked up", "tx", s.id, "service", s.tx.Relayer, "err", err)
 		return s.release(ctx, afterUnknown)
 	case len(found) == 1:
 		return s.accepted(ctx, s.tx.Route, &found[0])
@@ -221,7 +221,7 @@ func (s *submission) unowned(ctx context.Context, found []upstream.Transaction) 
 // park makes the transaction unknown, for an operator.
 func (s *submission) park(ctx context.Context, reason string) queue.Verdict {
 	s.metrics.parked.Inc()
-	s.log.Error("transaction parked: `rollcall tx resolve` ends that", "tx", s.id, "relayer", s.tx.Relayer, "err", reason)
+	s.log.Error("transaction parked: `rollcall tx resolve` ends that", "tx", s.id, "service", s.tx.Relayer, "err", reason)
 	return s.end(ctx, s.cfg.Store.Park, reason, queue.Done())
 }
 

@@ -290,11 +290,11 @@ func (f *Fleet) set(ctx context.Context, all map[string]listed) {
 		}
 		delete(f.causes, id)
 		f.members[id] = newMember(ctx, f, id, url, client)
-		f.log.Info("relayer joined", "relayer", id, "url", url)
+		f.log.Info("relayer joined", "service", id, "url", url)
 	}
 	f.mu.Unlock()
 	for _, m := range gone {
-		f.log.Info("relayer left", "relayer", m.id, "url", m.url)
+		f.log.Info("relayer left", "service", m.id, "url", m.url)
 		go m.end()
 	}
 }
@@ -303,7 +303,7 @@ func (f *Fleet) set(ctx context.Context, all map[string]listed) {
 func (f *Fleet) explain(id string, err error) {
 	if f.causes[id] != err.Error() {
 		f.causes[id] = err.Error()
-		f.log.Warn("relayer not usable", "relayer", id, "err", err)
+		f.log.Warn("relayer not usable", "service", id, "err", err)
 	}
 }
 

@@ -126,7 +126,7 @@ func (m *member) readLoad(ctx context.Context) {
 	defer m.mu.Unlock()
 	if err != nil {
 		if m.failedReadings++; m.failedReadings == silentReadings {
-			m.fleet.log.Warn("load of a relayer cannot be read", "relayer", m.id, "err", err)
+			m.fleet.log.Warn("load of a relayer cannot be read", "service", m.id, "err", err)
 		}
 		if errors.Is(err, upstream.ErrNoRelayer) || errors.Is(err, upstream.ErrOtherScope) {
 			m.info = nil
@@ -204,7 +204,7 @@ func (m *member) cost(now time.Time) float64 {
 	load := max(m.pending, m.outstanding.Count) + len(m.accepted) + m.inFlight.Len()
 	latency, success := m.averages(now)
 	if oldest := m.inFlight.Front(); oldest != nil {
-		latency = max(latency, now.Sub(oldest.Value.(time.Time)).Seconds()) //nolint:forcetypeassert // take stores nothing else
+		latency = max(latency, now.Sub(oldest.Value.(time.Time)).Seconds())
 	}
 	silence := m.uncounted
 	if m.outstanding.Stuck > 0 {

@@ -2,6 +2,9 @@
 // entry. A message is the id of a transaction and nothing else: the transaction's row is the truth, and a message means
 // "look at this row". So a repeated or late message is harmless.
 //
+// The consumer, cmd/rollcall and internal/cli call it; package queueurl opens a backend: table, rabbitmq or sqs. It
+// calls platform/postgres.
+//
 // # The table
 //
 // The API stores a transaction and its entry of relay_queue with one statement, see [EnqueueSQL]. So every committed

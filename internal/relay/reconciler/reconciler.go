@@ -166,7 +166,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 	if overdue {
 		r.metrics.overdue.Inc()
 	}
-	log := r.log.With("tx", d.ID, "relayer", d.Relayer)
+	log := r.log.With("tx", d.ID, "service", d.Relayer)
 	ref := upstream.Ref{ID: d.RelayerID, Scope: d.Scope}
 	at := time.Now()
 	relayer, got, err := r.find(ctx, &d, ref, silent)
@@ -231,7 +231,7 @@ func swallowed(t *upstream.Transaction) bool {
 }
 
 // withdraw asks a relayer to cancel a transaction that it does not send. The store knows of that before, so that the relayer's
-// report returns the transaction to the queue, whoever receives it.
+// report returns the transaction to the queue, in whichever process receives it.
 func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer, ref upstream.Ref, log *slog.Logger) (got upstream.Transaction, at time.Time, err error) {
 	ok, err := r.cfg.Store.Withdraw(ctx, d.ID, d.RelayerTx)
 	if err != nil || !ok {

@@ -230,7 +230,7 @@ func TestBegin_NoIdempotency_OneUnresolvedCall(t *testing.T) {
 	blocked, _ := f.begin(second.ID, foreign, time.Minute)
 	require.Equal(t, Blocked, blocked.State)
 	require.Equal(t, relay.Queued, f.read(second.ID).Status)
-	ok, err := f.Park(t.Context(), first.ID, holder, "nobody knows")
+	ok, err := f.Park(t.Context(), first.ID, holder, "outcome unknown")
 	require.NoError(t, err)
 	require.True(t, ok)
 	blocked, _ = f.begin(second.ID, foreign, time.Minute)

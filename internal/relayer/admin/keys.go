@@ -51,7 +51,7 @@ func (a *Admin) Pause(ctx context.Context, key common.Address, paused bool) erro
 }
 
 // ErrResumed means that the key was resumed while it was drained.
-var ErrResumed = refused{errors.New("somebody has resumed the key")}
+var ErrResumed = refused{errors.New("the key was resumed while it was drained")}
 
 // Drain stops new transactions of a key, and checks once what is left. If over is false, [Admin.AwaitDrained] has to wait.
 // If only the check fails, the key is paused, and the error's text reports that.

@@ -237,7 +237,7 @@ func TestTheirEnvelopeIsOurs(t *testing.T) {
 	for path, fields := range map[string][]string{
 		"/api/v1/relayers":        {"data", "error", "pagination", "success"},
 		"/api/v1/relayers/pool-1": {"data", "error", "success"},
-		"/api/v1/relayers/nobody": {"data", "error", "success"},
+		"/api/v1/relayers/absent": {"data", "error", "success"},
 	} {
 		var envelope map[string]json.RawMessage
 		w := a.do("GET", path, "")

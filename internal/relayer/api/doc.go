@@ -1,5 +1,8 @@
 // Package api serves OpenZeppelin Relayer's HTTP API (v1.8, EVM), so that its clients can relay through a pool of keys.
 //
+// cmd/rollcall calls it, with a [relayer.Service] that package service implements. It calls openzeppelin for the formats,
+// platform/apikey for callers and platform/httpserver for connections.
+//
 // # Routes
 //
 // The routes are those of OpenZeppelin's under /api/v1/relayers, /api/v1/health and /api/v1/ready, and two more. These are

@@ -76,8 +76,8 @@ func NewHandler(cfg Config) (*Handler, error) {
 		metrics: newMetrics(cfg.Registerer),
 		mux:     http.NewServeMux(),
 
-		lists:             newPlaces(maxLists, "too many lists of transactions at once"),
-		rpcs:              newPlaces(maxRPCs, "too many calls of nodes at once"),
+		lists:             newSemaphore(maxLists, "too many lists of transactions at once"),
+		rpcs:              newSemaphore(maxRPCs, "too many calls of nodes at once"),
 		slowReaderTimeout: slowReaderTimeout,
 	}
 	if h.limit == nil {

@@ -280,7 +280,7 @@ func TestLogAndMetricsKnowRoutesOnly(t *testing.T) {
 	a.do("POST", poolTransactions, submission("31337"), "X-Request-Id", "req-1")
 	a.do("GET", "/api/v1/relayers/made-up", "")
 	a.do("BREW", "/made-up", "")
-	a.do("GET", "/api/v1/relayers", "", "Authorization", "Bearer wrong-key-that-somebody-mistyped")
+	a.do("GET", "/api/v1/relayers", "", "Authorization", "Bearer wrong-key-that-a-client-mistyped")
 	log := a.log.String()
 	require.Contains(t, log, "level=DEBUG msg=\"request answered\" component=api method=POST "+
 		"route=/api/v1/relayers/{relayer_id}/transactions code=200 caller=first request_id=req-1 took=")

@@ -27,7 +27,8 @@ type semaphore struct {
 	full  string        // the error's limit if no slot is free
 }
 
-func newPlaces(most int, full string) semaphore {
+// newSemaphore returns a semaphore of a number of slots, with the limit that its error names.
+func newSemaphore(most int, full string) semaphore {
 	return semaphore{taken: make(chan struct{}, most), full: full}
 }
 

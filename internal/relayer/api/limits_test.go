@@ -72,7 +72,7 @@ func TestCallsOfNodesAreBounded(t *testing.T) {
 // client.
 func takeAllSlots(t *testing.T, patience time.Duration) (taken chan struct{}, addr net.Addr) {
 	a := setup(t, func(c *Config) { c.Logger = nil })
-	a.handler.lists = newPlaces(1, "full")
+	a.handler.lists = newSemaphore(1, "full")
 	a.handler.rpcs, a.handler.slowReaderTimeout = a.handler.lists, patience
 	a.rpcResult = json.RawMessage(`"` + strings.Repeat("0", maxAnswers-2) + `"`)
 	for range maxPerPage {

@@ -3,20 +3,14 @@ package api
 import (
 	"context"
 	"errors"
-	"math/big"
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
-
-	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
-
-const networkType = "evm"
 
 // A status includes these parts unless the request declines them.
 const (
@@ -38,7 +32,7 @@ func (h *Handler) relayers(ctx context.Context, c *exchange) error {
 	}
 	data := make([]openzeppelin.Relayer, len(list))
 	for i := range list {
-		data[i] = Describe(&list[i])
+		data[i] = openzeppelin.FromRelayer(&list[i])
 	}
 	return c.ok(listed(data, p, total))
 }
@@ -48,7 +42,7 @@ func (h *Handler) relayer(ctx context.Context, c *exchange) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(openzeppelin.OK(Describe(&r)))
+	return c.ok(openzeppelin.OK(openzeppelin.FromRelayer(&r)))
 }
 
 func (h *Handler) update(ctx context.Context, c *exchange) error {
@@ -64,7 +58,7 @@ func (h *Handler) update(ctx context.Context, c *exchange) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(openzeppelin.OK(Describe(&r)))
+	return c.ok(openzeppelin.OK(openzeppelin.FromRelayer(&r)))
 }
 
 func (h *Handler) status(ctx context.Context, c *exchange) error {
@@ -90,7 +84,7 @@ func (h *Handler) status(ctx context.Context, c *exchange) error {
 		return err
 	}
 	out := openzeppelin.Status{
-		NetworkType: networkType, SystemDisabled: s.Disabled, Paused: s.Paused, Nonce: strconv.FormatUint(s.NextNonce, 10),
+		NetworkType: openzeppelin.NetworkType, SystemDisabled: s.Disabled, Paused: s.Paused, Nonce: strconv.FormatUint(s.NextNonce, 10),
 	}
 	if want.Balance {
 		out.Balance = new(s.Balance.String())
@@ -113,46 +107,6 @@ func (h *Handler) balance(ctx context.Context, c *exchange) error {
 		return err
 	}
 	return c.ok(openzeppelin.OK(openzeppelin.Balance{Balance: b, Unit: "wei"}))
-}
-
-// Describe returns a relayer in OpenZeppelin's format.
-func Describe(r *relayer.Relayer) openzeppelin.Relayer {
-	out := openzeppelin.Relayer{
-		ID: r.ID, Name: r.Name, Network: r.Network, NetworkType: networkType, Paused: r.Paused, SignerID: r.SignerID,
-		SystemDisabled: &r.Disabled,
-		Policies: &openzeppelin.Policies{
-			MinBalance: r.MinBalance, GasLimitEstimation: true, GasPriceCap: r.GasPriceCap, EIP1559Pricing: &r.EIP1559,
-			IncludeRevertData: &r.IncludeRevertData,
-		},
-	}
-	if out.Name == "" {
-		out.Name = r.ID
-	}
-	if out.Policies.MinBalance == nil {
-		out.Policies.MinBalance = new(big.Int)
-	}
-	if r.Address != (common.Address{}) {
-		out.Address = new(r.Address.Hex())
-	}
-	for _, a := range r.WhitelistReceivers {
-		out.Policies.WhitelistReceivers = append(out.Policies.WhitelistReceivers, a.Hex())
-	}
-	if r.Disabled {
-		out.DisabledReason = disabledReason(r.DisabledReason)
-	}
-	return out
-}
-
-// disabledReason maps the relayer's reason to the nearest of OpenZeppelin's types.
-func disabledReason(reason string) *openzeppelin.DisabledReason {
-	kind := openzeppelin.RPCValidationFailed
-	switch {
-	case strings.Contains(reason, "balance"):
-		kind = openzeppelin.BalanceCheckFailed
-	case strings.Contains(reason, "nonce"):
-		kind = openzeppelin.NonceSyncFailed
-	}
-	return &openzeppelin.DisabledReason{Type: kind, Details: reason}
 }
 
 func (h *Handler) sign(ctx context.Context, c *exchange) error {

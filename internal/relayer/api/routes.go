@@ -153,7 +153,7 @@ var routes = []route{
 	},
 	{
 		method: http.MethodGet, path: "/health", handle: (*Handler).ready, id: "canRelay", public: true,
-		summary: "200 only when the relayer can really relay; the body says why not.", bare: openzeppelin.Readiness{}, codes: checks,
+		summary: "200 only when the relayer can relay; otherwise the body has the reasons.", bare: openzeppelin.Readiness{}, codes: checks,
 	},
 	{
 		method: http.MethodGet, path: "/api-docs/openapi.json", handle: (*Handler).description, id: "openapi", public: true,

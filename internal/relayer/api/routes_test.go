@@ -261,7 +261,8 @@ func TestRelayersAreListedInPages(t *testing.T) {
 		require.Contains(t, *e.Error, "page", query)
 	}
 	for reason, kind := range map[string]string{"low balance": "BalanceCheckFailed", "foreign nonce": "NonceSyncFailed", "errors": "RpcValidationFailed"} {
-		require.Equal(t, kind, disabledReason(reason).Type)
+		shown := openzeppelin.FromRelayer(&relayer.Relayer{Disabled: true, DisabledReason: reason})
+		require.Equal(t, kind, shown.DisabledReason.Type)
 	}
 }
 
@@ -345,7 +346,7 @@ func TestOnlyReadsReachTheNode(t *testing.T) {
 		read(t, a.do("POST", "/api/v1/relayers/pool-1/rpc", body), 400)
 	}
 	for _, method := range []string{"eth_call", "eth_sign"} {
-		read(t, a.do("POST", "/api/v1/relayers/nobody/rpc", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`), 404)
+		read(t, a.do("POST", "/api/v1/relayers/absent/rpc", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`), 404)
 	}
 }
 

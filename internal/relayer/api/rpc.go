@@ -55,7 +55,7 @@ func (h *Handler) rpc(ctx context.Context, c *exchange) error {
 		}
 		if size > maxAnswers {
 			answers[i] = openzeppelin.RPCResponse{Version: "2.0", ID: calls[i].ID, Error: &relayer.RPCError{
-				Code: openzeppelin.TooLarge, Message: "response too large", Description: "the answers are too large together: ask for less at once",
+				Code: relayer.RPCTooLarge, Message: "response too large", Description: "the answers are too large together: ask for less at once",
 			}}
 		}
 	}

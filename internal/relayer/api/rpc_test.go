@@ -47,7 +47,7 @@ func TestABatchsAnswersAreBounded(t *testing.T) {
 			require.Nil(t, answer.Error)
 			continue
 		}
-		require.Equal(t, openzeppelin.TooLarge, answer.Error.Code)
+		require.Equal(t, relayer.RPCTooLarge, answer.Error.Code)
 		require.Empty(t, answer.Result)
 	}
 	require.Equal(t, 3, a.calls)

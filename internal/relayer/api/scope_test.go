@@ -20,7 +20,7 @@ func TestScope_AuthorizedResponse_NamesTheCallersScope(t *testing.T) {
 		for request, code := range map[string]int{
 			"GET /api/v1/relayers":                           200,
 			"POST /api/v1/relayers/" + poolID + "/rpc":       400,
-			"GET /api/v1/relayers/nobody":                    404,
+			"GET /api/v1/relayers/absent":                    404,
 			"PUT /api/v1/relayers":                           405,
 			"DELETE /api/v1/relayers/" + poolID:              501,
 			"GET /api/v1/relayers/" + poolID + "/":           200,

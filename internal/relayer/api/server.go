@@ -33,7 +33,7 @@ const (
 // Open starts listening at a host:port; port 0 selects a free one.
 func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, error) {
 	return httpserver.Open(ctx, httpserver.Config{
-		Listen: listen, Connections: maxConnections, Crowded: http.HandlerFunc(h.overloaded), Stop: stopTimeout, Logger: h.log,
+		Listen: listen, Connections: maxConnections, Overloaded: http.HandlerFunc(h.overloaded), Stop: stopTimeout, Logger: h.log,
 		HTTP: &http.Server{
 			Handler:           drainBody(h, ignoreTimeout),
 			ReadHeaderTimeout: headerTimeout,

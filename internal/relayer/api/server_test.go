@@ -92,9 +92,9 @@ func TestUnauthorized_ClosesConnection(t *testing.T) {
 	t.Parallel()
 	s := running(t, setup(t))
 	for name, request := range map[string]string{
-		"get":  "GET /api/v1/relayers HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer nobody's\r\n\r\n",
+		"get":  "GET /api/v1/relayers HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer unknown\r\n\r\n",
 		"none": "GET /api/v1/relayers HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n",
-		"post": "POST " + poolTransactions + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer nobody's\r\nContent-Length: 2\r\n\r\n{}",
+		"post": "POST " + poolTransactions + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer unknown\r\nContent-Length: 2\r\n\r\n{}",
 	} {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.Addr().String())
 		require.NoError(t, err)
@@ -154,7 +154,7 @@ func TestAClientThatSendsItAllFirstReadsItsAnswer(t *testing.T) {
 					encoding, begin, end = "Transfer-Encoding: chunked", "100000\r\n", "\r\n"
 				}
 				if c.code == 401 {
-					key = "nobody's"
+					key = "unknown"
 				}
 				_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nConnection: %s\r\n%s\r\n\r\n",
 					poolTransactions, key, keep, encoding)

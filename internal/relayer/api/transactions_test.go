@@ -189,7 +189,7 @@ func TestTransactionsAreFoundChangedAndCanceled(t *testing.T) {
 		read(t, a.do("GET", poolTransactions+"/by-nonce/"+nonce, ""), 400)
 	}
 	for _, method := range []string{"GET", "POST"} {
-		read(t, a.do(method, "/api/v1/relayers/nobody/transactions", submission("1")), 404)
+		read(t, a.do(method, "/api/v1/relayers/absent/transactions", submission("1")), 404)
 	}
 
 	e = read(t, a.do("DELETE", poolTransactions+"/pending", ""), 200)

@@ -80,7 +80,7 @@ func TestJudge_ReportsAndOutcome_AreCompared(t *testing.T) {
 			if c.reorg > 0 {
 				reorganized = historyStart.Add(time.Duration(c.reorg) * time.Second)
 			}
-			wrong := strings.Join(judge(c.reports, c.end, reorganized), "\n")
+			wrong := strings.Join(contradictions(c.reports, c.end, reorganized), "\n")
 			if c.wrong == "" {
 				require.Empty(t, wrong)
 			} else {

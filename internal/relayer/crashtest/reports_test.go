@@ -138,7 +138,7 @@ func (l *reportLog) contradictions(ends map[string]outcome, reorganized time.Tim
 			wrong = append(wrong, fmt.Sprintf("%s: %v, but it is not stored", tx, l.all[tx]))
 			continue
 		}
-		for _, problem := range judge(l.all[tx], end, reorganized) {
+		for _, problem := range contradictions(l.all[tx], end, reorganized) {
 			wrong = append(wrong, fmt.Sprintf("%s: %s", tx, problem))
 		}
 	}
@@ -177,8 +177,8 @@ func goesBack(a, b relayer.APIStatus) bool {
 	return final(a) && a != b || a == relayer.APIMined && b != a && !final(b)
 }
 
-// judge returns the contradictions in the reports of one transaction, in the order of their arrival.
-func judge(reports []report, end outcome, reorganized time.Time) (wrong []string) {
+// contradictions returns the contradictions in the reports of one transaction, in the order of their arrival.
+func contradictions(reports []report, end outcome, reorganized time.Time) (wrong []string) {
 	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	excused := func(r report) bool { return !r.received.After(reorganized) }
 	var last *report // webhook

@@ -17,5 +17,9 @@
 // transaction. If an operator replays a delivered row just before, the row may lose its transaction. It becomes a dead
 // letter.
 //
-// cmd/rollcall and package admin pass the Source to package webhook. Package keymonitor announces.
+// cmd/rollcall and package admin pass the Source to package webhook, and package keymonitor calls Announce. This package calls
+// webhook for its types and platform/postgres.
+//
+// It also imports api/openzeppelin: OpenZeppelin Relayer's webhooks have the bodies of its API's responses, so that both use
+// one encoding. No other package below the API imports it.
 package events

@@ -41,6 +41,16 @@ type RelayerEnabled struct {
 	RetryCount  uint32               `json:"retry_count"` // number of checks until then
 }
 
+// NewRelayerDisabled returns the event of a relayer that the system disabled for a reason.
+func NewRelayerDisabled(r *relayer.Relayer, reason string) RelayerDisabled {
+	return RelayerDisabled{Relayer: openzeppelin.FromRelayer(r), DisableReason: reason}
+}
+
+// NewRelayerEnabled returns the event of a relayer that is enabled again, after a number of checks.
+func NewRelayerEnabled(r *relayer.Relayer, checks uint32) RelayerEnabled {
+	return RelayerEnabled{Relayer: openzeppelin.FromRelayer(r), RetryCount: checks}
+}
+
 // Pool is a pool of keys on a chain. Other pools may be in the same database.
 type Pool struct {
 	ChainID uint64

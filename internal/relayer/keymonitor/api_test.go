@@ -123,7 +123,7 @@ func TestPoliciesAnswerWithWhatIsWrong(t *testing.T) {
 	to := `"to":"` + listed.Hex() + `","value":1,"data":"0x"`
 	for name, c := range map[string]struct{ body, says string }{
 		"another receiver":      {`{"to":"` + f.chain.Accounts[1].Address.Hex() + `","value":1,"data":"0x","speed":"fast"}`, "is not among the receivers"},
-		"nobody":                {`{"to":"0x0000000000000000000000000000000000000000","value":1,"data":"0x","speed":"fast"}`, "is not among the receivers"},
+		"zero address":          {`{"to":"0x0000000000000000000000000000000000000000","value":1,"data":"0x","speed":"fast"}`, "is not among the receivers"},
 		"a contract":            {`{"value":0,"data":"0x6000","speed":"fast","gas_limit":90000}`, "creates no contracts"},
 		"gas price":             {`{` + to + `,"gas_price":50000000001}`, "gas_price: is above the relayer's cap of 50000000000 wei"},
 		"maximal fee":           {`{` + to + `,"max_fee_per_gas":50000000001,"max_priority_fee_per_gas":1}`, "max_fee_per_gas: is above"},

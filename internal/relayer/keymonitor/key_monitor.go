@@ -15,7 +15,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/events"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
@@ -33,8 +32,8 @@ type Config struct {
 	Store *store.Store
 	Chain Chain
 	Log   *slog.Logger
-	// Describe returns a key in the API's format.
-	Describe func(*relayer.Key) openzeppelin.Relayer
+	// Describe returns a key as a relayer, with the policies and the switches.
+	Describe func(*relayer.Key) relayer.Relayer
 	// Metrics are unregistered by default.
 	Metrics *Metrics
 
@@ -104,7 +103,7 @@ func New(cfg Config) *Monitor {
 	}
 }
 
-// Round reports that this process tracks the chain; it does not wait. It is the tracker's hook.
+// Round reports that this process tracks the chain; it does not wait. The tracker calls it after each round.
 func (k *Monitor) Round(context.Context, []*relayer.Key, evm.Header) { signal(k.rounds) }
 
 // TakeTopUps returns the top-ups that were stored since the last call: their caller signs them. Top-ups that no caller takes are found
@@ -123,7 +122,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// Broadcasted counts the outcome of a broadcast; it does not wait. It is the sender's hook.
+// Broadcasted counts the outcome of a broadcast; it does not wait. The sender calls it after each broadcast.
 func (k *Monitor) Broadcasted(key common.Address, o evm.Outcome) {
 	against, known := countsAgainstKey(o)
 	if !known {
@@ -142,7 +141,7 @@ func (k *Monitor) Broadcasted(key common.Address, o evm.Outcome) {
 	}
 }
 
-// Signed counts whether a key's signer has signed; it does not wait. It is the sender's hook.
+// Signed counts whether a key's signer has signed; it does not wait. The sender calls it after each signature.
 func (k *Monitor) Signed(key common.Address, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -217,7 +216,7 @@ func (k *Monitor) disableKeys(ctx context.Context) {
 			return &store.KeyStateChange{Reason: repeatedErrors + ": " + why, Until: at.Add(k.cfg.Cooldown), Error: why}
 		})
 		if err != nil && ctx.Err() == nil {
-			k.cfg.Log.Warn("key could not be disabled", "relayer", key, "outcome", why, "err", err)
+			k.cfg.Log.Warn("key could not be disabled", "key", key, "outcome", why, "err", err)
 			k.mu.Lock()
 			k.due[key] = why
 			k.mu.Unlock()
@@ -264,7 +263,7 @@ func (k *Monitor) refreshBalances(ctx context.Context) error {
 func (k *Monitor) observe(ctx context.Context, looks []store.BalanceReading, decide func(*relayer.Key, time.Time) *store.KeyStateChange) ([]*relayer.Key, error) {
 	switched, err := k.cfg.Store.RecordBalances(ctx, looks, decide, k.announce)
 	for _, key := range switched {
-		log := k.cfg.Log.With("relayer", key.Address, "balance", key.Balance, "min_balance", key.MinBalance)
+		log := k.cfg.Log.With("key", key.Address, "balance", key.Balance, "min_balance", key.MinBalance)
 		if key.Enabled {
 			k.cfg.Metrics.switches.WithLabelValues("enabled").Inc()
 			log.Info("key enabled", "checks", key.Checks)
@@ -281,9 +280,9 @@ func (k *Monitor) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) err
 		return nil
 	}
 	shown := k.cfg.Describe(key)
-	var event any = events.RelayerEnabled{Relayer: shown, RetryCount: uint32(min(key.Checks, 1<<30))}
+	var event any = events.NewRelayerEnabled(&shown, uint32(min(key.Checks, 1<<30)))
 	if !key.Enabled {
-		event = events.RelayerDisabled{Relayer: shown, DisableReason: key.DisabledReason}
+		event = events.NewRelayerDisabled(&shown, key.DisabledReason)
 	}
 	pool := events.Pool{ChainID: k.cfg.Store.ChainID, ID: k.cfg.Store.Pool}
 	return pool.Announce(ctx, tx, k.cfg.Store.Targets, shown.ID, event)
@@ -345,11 +344,11 @@ func (k *Monitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error)
 	}
 	k.cfg.Metrics.topUps.WithLabelValues(outcome).Inc()
 	if err != nil {
-		k.cfg.Log.Warn("key is not topped up", "relayer", key.Address, "outcome", outcome, "err", err)
+		k.cfg.Log.Warn("key is not topped up", "key", key.Address, "outcome", outcome, "err", err)
 		return
 	}
 	k.cfg.Metrics.toppedUp.Add(ether(tx.Value))
-	k.cfg.Log.Info("key is topped up", "relayer", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
+	k.cfg.Log.Info("key is topped up", "key", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
 	k.mu.Lock()
 	k.topUps = append(k.topUps, tx)
 	k.mu.Unlock()

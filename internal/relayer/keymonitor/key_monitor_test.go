@@ -310,7 +310,7 @@ func TestAKeyIsOutWhileItsSignerFails(t *testing.T) {
 	require.NoError(t, err)
 	out := f.key(r, f.keys[0], "is disabled", func(k *relayer.Key) bool { return !k.Enabled })
 	require.Equal(t, "repeated errors: its signer fails", out.DisabledReason)
-	f.key(r, f.keys[0], "stays so, whoever looks", func(k *relayer.Key) bool { return !k.Enabled && k.Checks > 1 })
+	f.key(r, f.keys[0], "stays so after another round", func(k *relayer.Key) bool { return !k.Enabled && k.Checks > 1 })
 	remote.Before(nil)
 	r.Reaches(t, tx, relayer.Broadcasted)
 	f.key(r, f.keys[0], "is enabled", func(k *relayer.Key) bool { return k.Enabled })

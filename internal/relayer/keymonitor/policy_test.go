@@ -53,7 +53,7 @@ func TestJudge(t *testing.T) {
 			with(disabled(errs), func(k *relayer.Key) { k.Checks = 1_000_000 }), true, &store.KeyStateChange{Reason: errs, Until: now.Add(maxCooldown)},
 		},
 		"errors: over, and poor":      {with(disabled(errs), func(k *relayer.Key) { k.Balance = big.NewInt(99) }), false, out},
-		"somebody else's reason":      {disabled("a reason of its own"), false, stays},
+		"another component's reason":  {disabled("a reason of its own"), false, stays},
 		"an operator's pause is none": {with(on(1000, 100), func(k *relayer.Key) { k.Paused = true }), false, stays},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,10 +41,10 @@ func TestEachLimitRefusesAndSaysWhenItIsWorthTryingAgain(t *testing.T) {
 		other [2]string // caller and trader of another request, accepted if free
 		free  bool
 	}{
-		"global":          {Rates{Global: two}, "global rate limit", [2]string{"b", "y"}, false},
-		"caller":          {Rates{Caller: two}, "rate limit of the API key", [2]string{"b", "x"}, true},
-		"trader":          {Rates{Trader: two}, "rate limit of the trader", [2]string{"a", "y"}, true},
-		"nobody's trader": {Rates{Trader: two}, "rate limit of the trader", [2]string{"a", ""}, true},
+		"global":         {Rates{Global: two}, "global rate limit", [2]string{"b", "y"}, false},
+		"caller":         {Rates{Caller: two}, "rate limit of the API key", [2]string{"b", "x"}, true},
+		"trader":         {Rates{Trader: two}, "rate limit of the trader", [2]string{"a", "y"}, true},
+		"unnamed trader": {Rates{Trader: two}, "rate limit of the trader", [2]string{"a", ""}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

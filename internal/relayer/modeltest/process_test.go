@@ -88,7 +88,7 @@ func (tr *trial) start() *process {
 	choice := rand.New(rand.NewPCG(tr.seed, uint64(len(name))))
 	nodes := &client{world: tr.world, gate: m, second: func() bool { return tr.world.held && choice.IntN(3) == 0 }}
 	store := store.New(db, store.Config{ChainID: tr.world.chainID, Pool: poolID, Targets: []string{"hook"}})
-	send := sender.New(sender.Config{ChainID: tr.world.chainID, Ring: ring, Chain: nodes, Store: store, Log: log, Signers: 2, Lanes: 2, Pause: time.Millisecond, MaxPause: time.Millisecond})
+	send := sender.New(sender.Config{ChainID: tr.world.chainID, Ring: ring, Chain: nodes, Store: store, Log: log, Signers: 2, Broadcasters: 2, Pause: time.Millisecond, MaxPause: time.Millisecond})
 	p := &process{mortal: m, stop: stop, done: make(chan struct{})}
 	p.Service = service.New(service.Config{
 		ID: poolID, Store: store, Sender: send, Chain: nodes, Ring: ring, Log: log, Enabled: true, Cap: 3, Queue: 100, DatabaseTimeout: patience,

@@ -107,7 +107,7 @@ func (tr *trial) verifyRequests(rows map[uuid.UUID]row, calls map[uint64]int) {
 		case r.id == uuid.Nil && !r.maybe:
 			assert.Zero(tr.t, mined, "request %d was refused, and mined", r.number)
 		case r.id == uuid.Nil:
-			assert.LessOrEqual(tr.t, mined, 1, "request %d, of which nobody knows whether it was accepted", r.number)
+			assert.LessOrEqual(tr.t, mined, 1, "request %d, whose acceptance is unknown", r.number)
 		case !found:
 			assert.Fail(tr.t, "accepted and not stored", "request %d, %s", r.number, r.id)
 		case stored.Status == relayer.Confirmed:
@@ -144,7 +144,7 @@ func (tr *trial) verifyNonces(rows map[uuid.UUID]row, stands map[common.Address]
 	}
 	for key, at := range stands {
 		for nonce, p := range at {
-			assert.True(tr.t, held[key][nonce] || tr.foreign[p.hash], "nonce %d of %s is mined, and nobody has it: %s", nonce, key, p.hash)
+			assert.True(tr.t, held[key][nonce] || tr.foreign[p.hash], "nonce %d of %s is mined, and no sender has it: %s", nonce, key, p.hash)
 		}
 	}
 }

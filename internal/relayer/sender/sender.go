@@ -71,8 +71,8 @@ type Config struct {
 	NoopFactor int
 	// Signers is how many signatures each key makes concurrently. Default: one per processor; use more for remote signers.
 	Signers int
-	// Lanes is how many broadcasts run concurrently, each for its own keys. Default 4.
-	Lanes int
+	// Broadcasters is how many broadcasts run concurrently, each for its own keys. Default 4.
+	Broadcasters int
 	// Pause is how long a rejected attempt is not sent again. It doubles with each send, up to MaxPause. Defaults: 1 s and
 	// 30 s.
 	Pause, MaxPause time.Duration
@@ -84,7 +84,7 @@ type Sender struct {
 	chainID *big.Int
 
 	signed  chan *Job
-	lanes   []chan *relayer.Attempt
+	shards  []chan *relayer.Attempt
 	results chan store.Broadcast
 	reach   reach
 
@@ -139,7 +139,7 @@ const storePause = 10 * time.Millisecond
 // New returns a Sender; Run runs it.
 func New(cfg Config) *Sender {
 	cfg.Signers = cmp.Or(cfg.Signers, runtime.GOMAXPROCS(0))
-	cfg.Lanes = cmp.Or(cfg.Lanes, 4)
+	cfg.Broadcasters = cmp.Or(cfg.Broadcasters, 4)
 	cfg.Pause, cfg.MaxPause = cmp.Or(cfg.Pause, time.Second), cmp.Or(cfg.MaxPause, 30*time.Second)
 	cfg.NoopFactor = cmp.Or(cfg.NoopFactor, 2)
 	if cfg.Ready == nil {
@@ -158,8 +158,8 @@ func New(cfg Config) *Sender {
 		cfg: cfg, chainID: new(big.Int).SetUint64(cfg.ChainID),
 		signed: make(chan *Job, group), results: make(chan store.Broadcast, group), queues: map[common.Address]*signQueue{},
 	}
-	for range cfg.Lanes {
-		s.lanes = append(s.lanes, make(chan *relayer.Attempt, group))
+	for range cfg.Broadcasters {
+		s.shards = append(s.shards, make(chan *relayer.Attempt, group))
 	}
 	return s
 }
@@ -168,13 +168,13 @@ func New(cfg Config) *Sender {
 // It returns nil, and may be called once.
 func (s *Sender) Run(ctx context.Context) error {
 	// Each stage ends after the one before it, so that accepted jobs are finished.
-	var lanes, rest errgroup.Group
+	var broadcasters, rest errgroup.Group
 	work := context.WithoutCancel(ctx)
 	signing, giveUp := context.WithCancel(work)
 	defer giveUp()
 	s.startSigning(signing)
-	for _, lane := range s.lanes {
-		lanes.Go(func() error { s.broadcast(work, lane); return nil })
+	for _, shard := range s.shards {
+		broadcasters.Go(func() error { s.broadcast(work, shard); return nil })
 	}
 	rest.Go(func() error { s.store(work); return nil })
 	var recorder errgroup.Group
@@ -185,10 +185,10 @@ func (s *Sender) Run(ctx context.Context) error {
 	late.Stop()
 	close(s.signed)
 	_ = rest.Wait()
-	for _, lane := range s.lanes {
-		close(lane)
+	for _, shard := range s.shards {
+		close(shard)
 	}
-	_ = lanes.Wait()
+	_ = broadcasters.Wait()
 	close(s.results)
 	return recorder.Wait()
 }
@@ -364,11 +364,11 @@ func (s *Sender) store(ctx context.Context) {
 }
 
 func (s *Sender) broadcastShard(key common.Address) chan<- *relayer.Attempt {
-	return s.lanes[int(key[len(key)-1])%len(s.lanes)]
+	return s.shards[int(key[len(key)-1])%len(s.shards)]
 }
 
-func (s *Sender) broadcast(ctx context.Context, lane <-chan *relayer.Attempt) {
-	for attempts := range groups(lane, 0) {
+func (s *Sender) broadcast(ctx context.Context, shard <-chan *relayer.Attempt) {
+	for attempts := range groups(shard, 0) {
 		if err := s.cfg.Ready(); err != nil {
 			s.cfg.Log.Warn("stored attempts are not broadcasted", "count", len(attempts), "err", err)
 			continue
@@ -406,7 +406,7 @@ func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 			reason = r.Rejected // the tracker does not bump where a higher fee does not help
 		}
 		b.Error, b.Pause, b.MaxPause = reason.String(), s.cfg.Pause, s.cfg.MaxPause
-		s.cfg.Log.Info("node did not take a transaction", "tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "attempt", a.Number,
+		s.cfg.Log.Info("node did not take a transaction", "tx", a.TxID, "key", a.From, "nonce", a.Nonce, "attempt", a.Number,
 			"outcome", r.Outcome.String(), "endpoint", r.Endpoint, "err", r.Err)
 	}
 	return b
@@ -414,7 +414,7 @@ func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 
 func (s *Sender) record(ctx context.Context) {
 	for said := range groups(s.results, recordBatchWindow) {
-		// Per transaction only the last result of its latest attempt is kept: lanes preserve the order, resends do not.
+		// Per transaction only the last result of its latest attempt is kept: shards preserve the order, resends do not.
 		latest := map[[16]byte]int{}
 		for i, b := range said {
 			if was, heard := latest[b.TxID]; !heard || b.Number >= said[was].Number {

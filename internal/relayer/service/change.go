@@ -15,7 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// Cancel implements [api.Service]. It cancels a transaction without a nonce at once, and any other with a no-op that takes
+// Cancel implements [relayer.Service]. It cancels a transaction without a nonce at once, and any other with a no-op that takes
 // its nonce.
 func (p *Service) Cancel(ctx context.Context, id string, tx uuid.UUID, caller string) (*relayer.Transaction, error) {
 	if _, err := p.Transaction(ctx, id, tx); err != nil {
@@ -114,7 +114,7 @@ func (p *Service) supersede(ctx context.Context, tx *relayer.Transaction) error 
 // cancelGroup is how many transactions one statement cancels.
 const cancelGroup = 500
 
-// CancelPending implements [api.Service]. It does not cancel transactions posted after the call, because otherwise it might
+// CancelPending implements [relayer.Service]. It does not cancel transactions posted after the call, because otherwise it might
 // never end. The tracker signs the no-ops, of which there may be many.
 func (p *Service) CancelPending(ctx context.Context, id, caller string) (relayer.CancelResult, error) {
 	var done relayer.CancelResult
@@ -134,12 +134,12 @@ func (p *Service) CancelPending(ctx context.Context, id, caller string) (relayer
 		if len(some) == 0 {
 			return done, nil
 		}
-		p.cfg.Log.Info("transactions canceled", "count", len(some), "relayer", id, "caller", caller)
+		p.cfg.Log.Info("transactions canceled", "count", len(some), "target", id, "caller", caller)
 		done.Queued = append(done.Queued, some...)
 	}
 }
 
-// Replace implements [api.Service]. It replaces the contents and keeps nonce and metadata.
+// Replace implements [relayer.Service]. It replaces the contents and keeps nonce and metadata.
 func (p *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error) {
 	if _, err := p.target(id); err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ const (
 	healthLimit    = 3 * time.Second
 )
 
-// Health implements [api.Service]. It returns the result of the last check.
+// Health implements [relayer.Service]. It returns the result of the last check.
 func (p *Service) Health() relayer.Health {
 	h := p.health.Load()
 	if h == nil {
@@ -84,7 +84,7 @@ func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 		add("keys", problem, degraded)
 		problem = ""
 		if over {
-			problem = "the database failed over or was restored: none is given out until all nodes have said which they know"
+			problem = "the database failed over or was restored: none is given out until all nodes have reported their nonces"
 		}
 		var others bool
 		if problem == "" {

@@ -42,7 +42,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	submissions := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "rollcall_relayer_submissions_total",
 		Help: "Requests to send a transaction, by outcome: accepted, replayed (its idempotency key was known), refused, " +
-			"abandoned (the caller hung up before the answer; it may be stored), failed (nothing was stored, or nobody knows).",
+			"abandoned (the caller hung up before the answer; it may be stored), failed (nothing was stored, or the outcome is unknown).",
 	}, []string{"outcome"})
 	m := &Metrics{
 		enabled: gauge("rollcall_relayer_enabled", "0 while RELAYER_ENABLED is false, 1 otherwise."),

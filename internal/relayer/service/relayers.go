@@ -17,8 +17,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
@@ -34,7 +32,7 @@ func (p *Service) keys(ctx context.Context) ([]*relayer.Key, error) {
 	return slices.DeleteFunc(keys, func(k *relayer.Key) bool { return !slices.Contains(p.terms.Held, k.Address) }), nil
 }
 
-// Relayers implements [api.Service].
+// Relayers implements [relayer.Service].
 func (p *Service) Relayers(ctx context.Context, offset, limit int) ([]relayer.Relayer, int, error) {
 	keys, err := p.keys(ctx)
 	if err != nil {
@@ -42,13 +40,13 @@ func (p *Service) Relayers(ctx context.Context, offset, limit int) ([]relayer.Re
 	}
 	all := []relayer.Relayer{p.describePool(keys)}
 	for _, k := range keys {
-		all = append(all, p.cfg.describe(k))
+		all = append(all, p.cfg.Describe(k))
 	}
 	first := min(offset, len(all))
 	return all[first:min(first+limit, len(all))], len(all), nil
 }
 
-// Relayer implements [api.Service].
+// Relayer implements [relayer.Service].
 func (p *Service) Relayer(ctx context.Context, id string) (relayer.Relayer, error) {
 	keys, key, err := p.find(ctx, id)
 	switch {
@@ -57,7 +55,7 @@ func (p *Service) Relayer(ctx context.Context, id string) (relayer.Relayer, erro
 	case key == nil:
 		return p.describePool(keys), nil
 	default:
-		return p.cfg.describe(key), nil
+		return p.cfg.Describe(key), nil
 	}
 }
 
@@ -106,7 +104,8 @@ func (p *Service) describePool(keys []*relayer.Key) relayer.Relayer {
 // switchedOff is the reason of a disabled relayer while the kill switch is off.
 const switchedOff = "switched off: RELAYER_ENABLED is false"
 
-func (c *Config) describe(k *relayer.Key) relayer.Relayer {
+// Describe returns a key as a relayer. It uses the store's chain, the policies and the switches, and no other field.
+func (c *Config) Describe(k *relayer.Key) relayer.Relayer {
 	reason := k.DisabledReason
 	switch {
 	case c.Enabled:
@@ -122,15 +121,9 @@ func (c *Config) describe(k *relayer.Key) relayer.Relayer {
 	}
 }
 
-// Describe returns a key in the API's format. It uses the store's chain, the policies and the switches, and no other field.
-func (c *Config) Describe(k *relayer.Key) openzeppelin.Relayer {
-	r := c.describe(k)
-	return api.Describe(&r)
-}
-
 func (c *Config) network() string { return fmt.Sprintf("evm:%d", c.Store.ChainID) }
 
-// Update implements [api.Service]: it pauses, resumes, and sets the minimum balance. A pool's patch applies to all of its
+// Update implements [relayer.Service]: it pauses, resumes, and sets the minimum balance. A pool's patch applies to all of its
 // keys.
 func (p *Service) Update(ctx context.Context, id, caller string, patch relayer.Patch) (relayer.Relayer, error) {
 	keys, key, err := p.find(ctx, id)
@@ -164,14 +157,14 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch relayer.P
 		}
 		k.MinBalance = cmp.Or(change.MinBalance, k.MinBalance)
 	}
-	p.cfg.Log.Info("relayer updated", "relayer", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
+	p.cfg.Log.Info("relayer updated", "target", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
 	if key != nil {
-		return p.cfg.describe(key), nil
+		return p.cfg.Describe(key), nil
 	}
 	return p.describePool(keys), nil
 }
 
-// Status implements [api.Service].
+// Status implements [relayer.Service].
 func (p *Service) Status(ctx context.Context, id string, want relayer.StatusParts) (relayer.RelayerStatus, error) {
 	keys, key, err := p.find(ctx, id)
 	if err != nil {
@@ -179,7 +172,7 @@ func (p *Service) Status(ctx context.Context, id string, want relayer.StatusPart
 	}
 	described := p.describePool(keys)
 	if key != nil {
-		keys, described = []*relayer.Key{key}, p.cfg.describe(key)
+		keys, described = []*relayer.Key{key}, p.cfg.Describe(key)
 	}
 	s := relayer.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused, Balance: balanceOf(keys)}
 	for _, k := range keys {
@@ -233,7 +226,7 @@ func balanceOf(keys []*relayer.Key) (sum *big.Int) {
 	return sum
 }
 
-// Balance implements [api.Service].
+// Balance implements [relayer.Service].
 func (p *Service) Balance(ctx context.Context, id string) (*big.Int, error) {
 	key, err := p.target(id)
 	if err != nil {
@@ -254,7 +247,7 @@ func (p *Service) Balance(ctx context.Context, id string) (*big.Int, error) {
 	return sum, nil
 }
 
-// Transactions implements [api.Service].
+// Transactions implements [relayer.Service].
 func (p *Service) Transactions(ctx context.Context, id string, f relayer.Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
 	key, err := p.target(id)
 	if err != nil {
@@ -268,7 +261,7 @@ func (p *Service) Transactions(ctx context.Context, id string, f relayer.Filter,
 	return txs, total, unavailable(err)
 }
 
-// Transaction implements [api.Service].
+// Transaction implements [relayer.Service].
 func (p *Service) Transaction(ctx context.Context, id string, tx uuid.UUID) (*relayer.Transaction, error) {
 	key, err := p.target(id)
 	if err != nil {
@@ -284,7 +277,7 @@ func (p *Service) Transaction(ctx context.Context, id string, tx uuid.UUID) (*re
 	return found, nil
 }
 
-// TransactionByNonce implements [api.Service].
+// TransactionByNonce implements [relayer.Service].
 func (p *Service) TransactionByNonce(ctx context.Context, id string, nonce uint64) (*relayer.Transaction, error) {
 	key, err := p.target(id)
 	switch {
@@ -297,12 +290,12 @@ func (p *Service) TransactionByNonce(ctx context.Context, id string, nonce uint6
 	return tx, unavailable(err)
 }
 
-// Sign implements [api.Service].
+// Sign implements [relayer.Service].
 func (p *Service) Sign(ctx context.Context, id, caller string, message []byte) ([65]byte, error) {
 	return p.sign(ctx, id, caller, [32]byte(accounts.TextHash(message)))
 }
 
-// SignTypedData implements [api.Service].
+// SignTypedData implements [relayer.Service].
 func (p *Service) SignTypedData(ctx context.Context, id, caller string, domainSeparator, hashStruct common.Hash) ([65]byte, error) {
 	return p.sign(ctx, id, caller, crypto.Keccak256Hash([]byte{0x19, 0x01}, domainSeparator[:], hashStruct[:]))
 }
@@ -329,11 +322,11 @@ func (p *Service) sign(ctx context.Context, id, caller string, digest [32]byte) 
 	if sig, err = signer.Sign(ctx, keySigner, digest); err != nil {
 		return sig, fmt.Errorf("%w: %s signs %s for %s: %w", relayer.ErrUnavailable, key.Address, common.Hash(digest), caller, err)
 	}
-	p.cfg.Log.Info("message signed", "relayer", key.Address, "digest", common.Hash(digest), "caller", caller)
+	p.cfg.Log.Info("message signed", "key", key.Address, "digest", common.Hash(digest), "caller", caller)
 	return sig, nil
 }
 
-// RPC implements [api.Service].
+// RPC implements [relayer.Service].
 func (p *Service) RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error) {
 	if _, err := p.target(id); err != nil {
 		return nil, err
@@ -346,7 +339,7 @@ func (p *Service) RPC(ctx context.Context, id, method string, params json.RawMes
 		return nil, &relayer.RPCError{Code: said.Code, Message: said.Message, Description: "the node answered with an error", Data: said.Data}
 	}
 	if errors.Is(err, evm.ErrTooLarge) {
-		return nil, &relayer.RPCError{Code: openzeppelin.TooLarge, Message: "response too large", Description: "the answer is too large: ask for less at once"}
+		return nil, &relayer.RPCError{Code: relayer.RPCTooLarge, Message: "response too large", Description: "the answer is too large: ask for less at once"}
 	}
 	return nil, unavailable(err)
 }

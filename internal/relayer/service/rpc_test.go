@@ -17,7 +17,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 )
@@ -71,7 +70,7 @@ func TestRPC_Callers_AnsweredOrUnavailable(t *testing.T) {
 	_, err = call()
 	var said *relayer.RPCError
 	require.ErrorAs(t, err, &said)
-	require.Equal(t, openzeppelin.TooLarge, said.Code)
+	require.Equal(t, relayer.RPCTooLarge, said.Code)
 
 	answer.Store(new(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })))
 	_, err = call()

@@ -247,7 +247,7 @@ func TestSubmit_Refused_TakesNoNonce(t *testing.T) {
 	var revert *relayer.RevertError
 	require.ErrorAs(t, err, &revert)
 	require.Equal(t, "out of stock", revert.Reason)
-	for _, id := range []string{"nobody", other.Hex()} {
+	for _, id := range []string{"absent", other.Hex()} {
 		s := f.submission()
 		s.RelayerID = id
 		_, err := r.Submit(t.Context(), s)

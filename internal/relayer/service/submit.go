@@ -20,7 +20,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// Submit implements [api.Service].
+// Submit implements [relayer.Service].
 func (p *Service) Submit(ctx context.Context, s relayer.Submission) (*relayer.Transaction, error) {
 	v, err := p.submit(ctx, s)
 	p.cfg.Metrics.submitted(ctx, v.Replayed, err)

@@ -1,5 +1,8 @@
 // Package signer loads the relayer's private keys and signs with them.
 //
+// cmd/rollcall loads the keys with it; the sender and the service sign with them. It calls go-ethereum's crypto and
+// keystore, and no other package of the project.
+//
 // # Where keys come from
 //
 // Keys come from exactly one of three sources, named by environment variables. An empty variable counts as not set. If

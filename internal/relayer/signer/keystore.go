@@ -237,7 +237,7 @@ func (f *keystoreFile) open(password string) ([]byte, error) {
 	}
 	// Otherwise a swapped or edited file would add another key unnoticed.
 	if claimed, _ := parseAddress(f.Address); own != claimed {
-		return nil, fmt.Errorf("holds the key of %s, but says %s", own, claimed)
+		return nil, fmt.Errorf("holds the key of %s, but names %s", own, claimed)
 	}
 	return key, nil
 }

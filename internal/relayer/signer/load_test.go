@@ -348,7 +348,7 @@ func TestKeystoreFaultsNameTheFile(t *testing.T) {
 		{strings.Replace(edit("crypto.kdfparams", map[string]any{"c": 1 << 30, "prf": "hmac-sha256", "dklen": 32, "salt": "00"}), `"scrypt"`, `"pbkdf2"`, 1), costly},
 		{strings.Replace(edit("crypto.kdfparams", map[string]any{"c": 1, "n": 1 << 30, "r": 1, "prf": "hmac-sha256", "dklen": 32, "salt": "00"}), `"scrypt"`, `"pbkdf2"`, 1), "the password does not open it, or it is damaged"},
 		{edit("crypto.kdfparams.salt", "00"), "the password does not open it, or it is damaged"},
-		{edit("address", k[1].Address.Hex()), "holds the key of " + k[0].Address.Hex() + ", but says " + k[1].Address.Hex()},
+		{edit("address", k[1].Address.Hex()), "holds the key of " + k[0].Address.Hex() + ", but names " + k[1].Address.Hex()},
 		{edit("crypto", long), malformed},
 	}
 	folder := t.TempDir()

@@ -1,5 +1,8 @@
 // Package store keeps the relayer's state in Postgres. Only this package allocates nonces.
 //
+// The service, sender, tracker, keymonitor and admin call it, and so do cmd/rollcall and internal/cli. It calls
+// platform/postgres.
+//
 // # Nonce allocation
 //
 // A key's row is its lock. One database transaction locks the rows of all usable keys, in the order of their addresses. It

@@ -33,7 +33,7 @@ type ForeignKeyError struct {
 }
 
 func (e *ForeignKeyError) Error() string {
-	return fmt.Sprintf("key %s belongs to pool %q: two pools must not share a key, since each routes by what it knows itself",
+	return fmt.Sprintf("key %s belongs to pool %q: two pools must not share a key, because each assigns nonces from its own rows",
 		e.Address, e.Pool)
 }
 

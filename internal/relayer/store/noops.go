@@ -120,7 +120,7 @@ type Replacement struct {
 }
 
 // ErrRaced means that another process has signed for the transaction meanwhile: read it again.
-var ErrRaced = errors.New("somebody else signed for the transaction at the same time")
+var ErrRaced = errors.New("another process signed for the transaction at the same time")
 
 // Replace changes a transaction's contents and stores the attempt with them, in one step. It fails with [ErrRaced],
 // [relayer.ErrNotFound] or a [relayer.StateError]. Nothing is changed then, unless the error is [postgres.ErrUnknown].

@@ -154,7 +154,7 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 		return false, nil
 	}
 	a.rounds, a.lowestCount, a.last = a.rounds+1, min(a.lowestCount, n.lowestCount), time.Now()
-	log := r.cfg.Log.With("relayer", k.Address, "next", k.NextNonce, "lowest", a.lowestCount, "highest", n.highest)
+	log := r.cfg.Log.With("key", k.Address, "next", k.NextNonce, "lowest", a.lowestCount, "highest", n.highest)
 	switch {
 	case a.rounds < agreeingRounds:
 		return false, nil
@@ -213,7 +213,7 @@ func (r *round) lowestOf(key common.Address, count uint64, n report) uint64 {
 	}
 	if !known {
 		r.cfg.Log.Warn("endpoints disagree about a key's mined transactions; maintenance uses the lowest count",
-			"relayer", key, "lowest", lowest, "highest", highest, "endpoint", r.view.Endpoint())
+			"key", key, "lowest", lowest, "highest", highest, "endpoint", r.view.Endpoint())
 	}
 	d.head = r.head.Hash
 	r.disputed[key] = d
@@ -285,7 +285,7 @@ func (r *round) compare(ctx context.Context) error {
 	for i, k := range r.keys {
 		next := max(nonces[i], before[k.Address])
 		if next > k.NextNonce {
-			r.cfg.Log.Error("database lost transactions that nodes have", "relayer", k.Address, "next", k.NextNonce, "nodes", next)
+			r.cfg.Log.Error("database lost transactions that nodes have", "key", k.Address, "next", k.NextNonce, "nodes", next)
 		}
 		stopped, err := r.stopJump(ctx, k, next)
 		if err != nil {

@@ -1,5 +1,8 @@
 // Package tracker tracks the chain for a pool of keys, and maintains pending transactions.
 //
+// cmd/rollcall runs it; admin and internal/cli call it for an operator's changes. It calls evm to read the chain, store
+// for the rows and sender for signatures and broadcasts.
+//
 // One process of a pool does so at a time: the holder of a lease in the store. Another takes over when it dies or freezes.
 // The lease only saves work. Two holders at once do no harm. Every change compares with the stored state, signed bytes are
 // stored before they are sent, and only one process can store an attempt number. A process that does not hold all keys

@@ -64,7 +64,7 @@ func (r *round) runSignerTasks(ctx context.Context, todo signerTasks) {
 					return
 				}
 				r.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
-				r.cfg.Log.Warn("outbidding what is pending", "relayer", key, "err", err)
+				r.cfg.Log.Warn("outbidding what is pending", "key", key, "err", err)
 				if errors.Is(err, sender.ErrNotSigned) {
 					return // the next one would fail as well
 				}
@@ -97,7 +97,7 @@ func (r *round) unsigned(ctx context.Context) error {
 	if err != nil || len(txs) == 0 {
 		return err
 	}
-	r.cfg.Log.Info("signing what somebody else claimed", "count", len(txs))
+	r.cfg.Log.Info("signing transactions that another process claimed", "count", len(txs))
 	r.sign(txs)
 	return nil
 }
@@ -202,7 +202,7 @@ func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o evm.Outcome, s
 	}
 	r.cfg.Metrics.rejected.Inc()
 	r.cfg.Log.Warn("no node will ever take the transaction; a no-op takes its nonce",
-		"tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "outcome", o.String(), "err", said)
+		"tx", a.TxID, "key", a.From, "nonce", a.Nonce, "outcome", o.String(), "err", said)
 	return nil
 }
 
@@ -339,14 +339,14 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 		r.cfg.Metrics.fillLimited.Inc()
 		if time.Since(r.limited) >= time.Minute {
 			r.limited = time.Now()
-			r.cfg.Log.Error("no more gaps of a key are filled in this hour", "relayer", k.Address, "next", k.NextNonce, "mined", mined, "limit", r.cfg.NoopsPerHour)
+			r.cfg.Log.Error("no more gaps of a key are filled in this hour", "key", k.Address, "next", k.NextNonce, "mined", mined, "limit", r.cfg.NoopsPerHour)
 		}
 	}
 	if err != nil || len(filled) == 0 {
 		return err
 	}
 	r.cfg.Metrics.filled.Add(float64(len(filled)))
-	r.cfg.Log.Warn("filling nonces that nobody has", "relayer", k.Address, "lowest", *filled[0].Nonce, "count", len(filled))
+	r.cfg.Log.Warn("filling nonces without a transaction", "key", k.Address, "lowest", *filled[0].Nonce, "count", len(filled))
 	r.sign(filled)
 	return nil
 }
@@ -438,9 +438,9 @@ func (r *round) bumpLowestPending(ctx context.Context, todo signerTasks) error {
 				return err
 			}
 			if stuck {
-				r.cfg.Log.Warn("key stuck", "relayer", k.Address, "tx", tx.ID, "nonce", *tx.Nonce)
+				r.cfg.Log.Warn("key stuck", "key", k.Address, "tx", tx.ID, "nonce", *tx.Nonce)
 			} else {
-				r.cfg.Log.Info("key no longer stuck", "relayer", k.Address)
+				r.cfg.Log.Info("key no longer stuck", "key", k.Address)
 			}
 		}
 		if tx == nil || tx.Status == relayer.Allocated && tx.Attempts == 0 || tx.Status != relayer.Broadcasted && !bumpHelps(tx.StatusReason) {
@@ -598,7 +598,7 @@ func (r *round) next(ctx context.Context, tx *relayer.Transaction, purpose relay
 	stored, err := r.cfg.Sender.Store(ctx, attempt)
 	if stored {
 		r.cfg.Metrics.bumps.Inc()
-		r.cfg.Log.Info("transaction was outbid", "tx", tx.ID, "relayer", tx.From, "nonce", *tx.Nonce, "attempt", attempt.Number,
+		r.cfg.Log.Info("transaction was outbid", "tx", tx.ID, "key", tx.From, "nonce", *tx.Nonce, "attempt", attempt.Number,
 			"purpose", attempt.Purpose, "max_fee", attempt.MaxFee, "tip", attempt.MaxPriorityFee)
 	}
 	return err

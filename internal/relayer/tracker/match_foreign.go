@@ -64,7 +64,7 @@ func (r *round) matchForeign(ctx context.Context, s store.MinedCandidate, used e
 		return false, err
 	}
 	r.cfg.Log.Warn("a transaction that does the same stands at the nonce, and counts as ours",
-		"tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "hash", used.TxHash)
+		"tx", s.ID, "key", s.Key, "nonce", s.Nonce, "hash", used.TxHash)
 	return true, nil
 }
 
@@ -74,7 +74,7 @@ func (r *round) mayBeOurs(ctx context.Context, ours *relayer.Transaction, used e
 	if err != nil {
 		return false, err
 	}
-	log := r.cfg.Log.With("tx", ours.ID, "relayer", ours.From, "hash", used.TxHash, "block", used.BlockNumber)
+	log := r.cfg.Log.With("tx", ours.ID, "key", ours.From, "hash", used.TxHash, "block", used.BlockNumber)
 	if headers[0].Time.Before(ours.CreatedAt.Add(-r.cfg.AdoptMargin)) {
 		log.Warn("identical transaction is older than ours and counts as foreign", "block_time", headers[0].Time, "accepted", ours.CreatedAt)
 		return false, nil

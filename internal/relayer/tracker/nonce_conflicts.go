@@ -64,7 +64,7 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 		case hides:
 			r.hidden = cmp.Or(r.hidden, err)
 		case err != nil: // a node that does not keep old state; that must not block everything else
-			r.cfg.Log.Warn("nonce was used, and it is not known by whom", "tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "err", err)
+			r.cfg.Log.Warn("nonce was used, and it is not known by whom", "tx", s.ID, "key", s.Key, "nonce", s.Nonce, "err", err)
 		}
 	}
 	return nil
@@ -118,7 +118,7 @@ func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexpla
 		return err
 	}
 	used := l.used
-	log := r.cfg.Log.With("tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "hash", used.TxHash, "block", used.BlockNumber)
+	log := r.cfg.Log.With("tx", s.ID, "key", s.Key, "nonce", s.Nonce, "hash", used.TxHash, "block", used.BlockNumber)
 	if slices.Contains(s.Hashes, used.TxHash) {
 		l.used = nil
 		return r.view.Distrust("eth_getTransactionReceipt", &hiddenReceiptError{used.BlockNumber})

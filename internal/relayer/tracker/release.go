@@ -38,7 +38,7 @@ func (r *round) observe(ctx context.Context) error {
 // handOver releases the lease and gives other processes time to take it. If there is none, this process continues.
 func (t *Tracker) handOver(ctx context.Context) {
 	t.cfg.Log.Warn("a key gets nowhere that this process does not hold: others may follow the chain. If none holds it, start one that does",
-		"relayer", t.strandedKeys)
+		"key", t.strandedKeys)
 	t.handed[t.strandedKeys] = time.Now()
 	t.strandedKeys = common.Address{}
 	t.leave(context.WithoutCancel(ctx))

@@ -93,7 +93,7 @@ func TestAddresses(t *testing.T) {
 	_, err = l.Accept()
 	require.ErrorIs(t, err, net.ErrClosed)
 	_, err = c.Read(make([]byte, 1))
-	require.ErrorIs(t, err, syscall.ECONNRESET, "nobody will accept it")
+	require.ErrorIs(t, err, syscall.ECONNRESET, "no listener will accept it")
 	again, err := n.Listen("node-1:7400")
 	require.NoError(t, err, "a restarted node takes its address again")
 	require.NoError(t, again.Close())

@@ -302,7 +302,7 @@ func (x *Leader) GetClientAddress() string {
 type Writer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Owner *Owner                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Grows with each start of the owner; a lower one than the directory knows is refused. 0 for operators.
+	// Grows with each start of the owner; a lower one than the directory holds is refused. 0 for operators.
 	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Grows with each write of one incarnation; a repeated one gets the same answer, with another body it is
 	// refused, and a lower one is superseded. 0, for operators only, is not fenced.
@@ -541,7 +541,7 @@ type DeregisterServicesRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Writer *Writer                `protobuf:"bytes,1,opt,name=writer,proto3" json:"writer,omitempty"`
 	Ids    []string               `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
-	// Operators only: remove entries whoever owns them.
+	// Operators only: remove entries of every owner.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -872,7 +872,7 @@ func (x *WatchServicesRequest) GetResumeToken() string {
 
 type WatchServicesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What a reader resumes after, once it has handled this response. Empty inside a snapshot.
+	// Token to resume after, once a reader has handled this response. Empty inside a snapshot.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// Types that are valid to be assigned to Event:
 	//
@@ -980,7 +980,7 @@ type WatchServicesResponse_SnapshotEnd struct {
 }
 
 type WatchServicesResponse_Changes struct {
-	// What one or more commands changed, in order.
+	// Changes made by one or more commands, in order.
 	Changes *Changes `protobuf:"bytes,4,opt,name=changes,proto3,oneof"`
 }
 

@@ -35,7 +35,7 @@ const (
 //
 // A refused call carries details from errors.proto; the gateway package turns them back into Go errors.
 type DiscoveryServiceClient interface {
-	// Ping says who leads. It never blocks and needs no quorum.
+	// Ping reports the leader. It never blocks and needs no quorum.
 	Ping(ctx context.Context, in *PingRequest, opts ...grpc.CallOption) (*PingResponse, error)
 	// RegisterServices writes a batch, all or nothing. Leader only.
 	RegisterServices(ctx context.Context, in *RegisterServicesRequest, opts ...grpc.CallOption) (*RegisterServicesResponse, error)
@@ -134,7 +134,7 @@ func (c *discoveryServiceClient) GetStatus(ctx context.Context, in *GetStatusReq
 //
 // A refused call carries details from errors.proto; the gateway package turns them back into Go errors.
 type DiscoveryServiceServer interface {
-	// Ping says who leads. It never blocks and needs no quorum.
+	// Ping reports the leader. It never blocks and needs no quorum.
 	Ping(context.Context, *PingRequest) (*PingResponse, error)
 	// RegisterServices writes a batch, all or nothing. Leader only.
 	RegisterServices(context.Context, *RegisterServicesRequest) (*RegisterServicesResponse, error)

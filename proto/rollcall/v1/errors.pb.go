@@ -24,7 +24,7 @@ const (
 // NotLeader: FAILED_PRECONDITION from a node that does not lead. Nothing was done.
 type NotLeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent when the node knows none.
+	// Absent when the node has none.
 	Leader        *Leader `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"`
 	Epoch         uint64  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -640,7 +640,7 @@ func (x *Compacted) GetCause() string {
 	return ""
 }
 
-// ForeignCluster: FAILED_PRECONDITION, the caller knows another cluster than this one.
+// ForeignCluster: FAILED_PRECONDITION, the caller belongs to another cluster than this one.
 type ForeignCluster struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Expected      string                 `protobuf:"bytes,1,opt,name=expected,proto3" json:"expected,omitempty"`

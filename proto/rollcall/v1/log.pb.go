@@ -345,7 +345,7 @@ type RegisterOperation struct {
 	Services [][]byte `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
 	FullSet  bool     `protobuf:"varint,3,opt,name=full_set,json=fullSet,proto3" json:"full_set,omitempty"`
 	Force    bool     `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
-	// Owners the leader has not heard from for so long that their entries are free to take.
+	// Owners that have sent the leader nothing for so long that their entries are free to take.
 	Gone          []*Owner `protobuf:"bytes,5,rep,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

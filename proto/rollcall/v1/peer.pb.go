@@ -180,11 +180,11 @@ type DescribeResponse struct {
 	RelayerCount   uint32 `protobuf:"varint,10,opt,name=relayer_count,json=relayerCount,proto3" json:"relayer_count,omitempty"`
 	ClientAddress  string `protobuf:"bytes,11,opt,name=client_address,json=clientAddress,proto3" json:"client_address,omitempty"`
 	HttpAddress    string `protobuf:"bytes,12,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
-	// Address of the leader as the node knows it.
+	// Address of the leader, as the node last received it.
 	LeaderAddress string `protobuf:"bytes,13,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
-	// The node waits for a vote: it lost its disk and knows that its cluster exists, or it was invited.
+	// The node waits for a vote: it lost its disk and its cluster exists, or it was invited.
 	Rejoining bool `protobuf:"varint,14,opt,name=rejoining,proto3" json:"rejoining,omitempty"`
-	// The node has the log up to this index and knows it to be committed.
+	// The node has the log up to this index, and it is committed.
 	CommitIndex uint64 `protobuf:"varint,15,opt,name=commit_index,json=commitIndex,proto3" json:"commit_index,omitempty"`
 	// Identity that an empty founder proposes for a new cluster.
 	ProposedCluster string `protobuf:"bytes,16,opt,name=proposed_cluster,json=proposedCluster,proto3" json:"proposed_cluster,omitempty"`

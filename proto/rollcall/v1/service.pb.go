@@ -141,7 +141,7 @@ func (x *Service) GetWorkerRef() *WorkerRef {
 	return nil
 }
 
-// WorkerRef says where a service runs and how it is reached.
+// WorkerRef is where a service runs and how it is reached.
 type WorkerRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// http, https, grpc, grpcs or tcp; at most 2,048 bytes.

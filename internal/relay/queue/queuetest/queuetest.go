@@ -165,7 +165,7 @@ func (e *env) enqueue(ids ...uuid.UUID) {
 
 // child starts this binary as a child.
 func (e *env) child(mode string, id uuid.UUID) *exec.Cmd {
-	cmd := exec.Command(os.Args[0]) //nolint:gosec // this binary
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childMode+"="+mode, childURL+"="+e.URL, childDatabase+"="+e.DatabaseURL, childID+"="+id.String())
 	return cmd
 }

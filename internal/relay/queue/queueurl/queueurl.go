@@ -1,4 +1,3 @@
-// Package queueurl opens the queue that QUEUE_URL names. Package queue documents the queues.
 package queueurl
 
 import (

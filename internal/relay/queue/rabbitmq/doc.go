@@ -1,5 +1,7 @@
 // Package rabbitmq is the queue in RabbitMQ 3.10 or newer.
 //
+// Package queueurl opens it. It calls table for the outbox, worker for the handlers, and the AMQP library.
+//
 // # URL
 //
 //	amqps://user:password@host:5671/vhost?queue=relay

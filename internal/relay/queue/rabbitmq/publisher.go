@@ -14,7 +14,7 @@ import (
 )
 
 // maxReturns is how many returned messages wait to be read. It exceeds the number of messages in flight, because the
-// library drops returns that nobody reads.
+// library drops returns that the publisher does not read.
 const maxReturns = 1 << 14
 
 // publisher sends messages with confirmations. It connects when it is used. It is safe for concurrent use.

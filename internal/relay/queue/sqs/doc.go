@@ -1,5 +1,7 @@
 // Package sqs is the queue in Amazon SQS, or in a server that speaks its protocol.
 //
+// Package queueurl opens it. It calls table for the outbox, worker for the handlers, and the AWS SDK.
+//
 // # URL
 //
 //	sqs://sqs.eu-west-1.amazonaws.com/123456789012/relay?region=eu-west-1&dlq=relay-dead

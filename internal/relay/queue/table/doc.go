@@ -2,6 +2,9 @@
 // [Dispatcher] moves the entries to a broker, which makes the table an outbox. Both claim and settle entries with the same
 // statements.
 //
+// Package queueurl opens its Queue; the packages rabbitmq and sqs run its Dispatcher. It calls worker for the handlers
+// and platform/postgres.
+//
 // # Claims
 //
 // A claim sets claimed_until to a time in the future, until which no other process claims the entry. No transaction, lock

@@ -1,3 +1,5 @@
 // Package worker runs the handlers of messages with bounded concurrency, for all backends of the queue. It fetches
 // nothing itself: a backend asks for the room, fetches as many messages, and adds them.
+//
+// The packages table, rabbitmq and sqs call it. It calls no other package of the project.
 package worker

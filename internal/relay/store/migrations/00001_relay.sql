@@ -78,7 +78,7 @@ CREATE TABLE relay_history (
     PRIMARY KEY (tx, revision)
 );
 
--- Calls that a relayer without idempotency keys may have: a second one with the same effect could not be told from the first.
+-- Calls that a relayer without idempotency keys may have: a second one with the same effect could not be distinguished from the first.
 CREATE TABLE relay_unresolved_calls (
     digest bytea PRIMARY KEY,
     tx     uuid  NOT NULL

@@ -32,7 +32,6 @@ type RPCResponse struct {
 const (
 	MethodNotFound = -32601
 	InvalidParams  = -32602
-	TooLarge       = -32003 // geth's code
 )
 
 // DecodeRPC reads a JSON-RPC call, or a batch of them.

@@ -103,7 +103,7 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 		after   Kind // fault of the whole answer
 	)
 	for _, c := range calls {
-		v := p.judge(c)
+		v := p.selectFault(c)
 		delay += v.delay
 		switch v.fault.Kind {
 		case Status:

@@ -168,8 +168,8 @@ func (p *Proxy) lagging() uint64 {
 	return p.lag.Load()
 }
 
-// judge returns the fault and the delay of a call.
-func (p *Proxy) judge(m *message) (v verdict) {
+// selectFault returns the fault and the delay of a call.
+func (p *Proxy) selectFault(m *message) (v verdict) {
 	on := p.on.Load()
 	for _, a := range *p.rules.Load() {
 		if !on && !a.Permanent {

@@ -101,7 +101,7 @@ func (c *pipe) question(body []byte, wg *sync.WaitGroup) {
 	var onward, refused []*message
 	var whole verdict
 	for _, m := range calls {
-		v := c.p.judge(m)
+		v := c.p.selectFault(m)
 		whole.delay += v.delay
 		switch v.fault.Kind {
 		case Cut:
@@ -185,7 +185,7 @@ func (c *pipe) answer(body []byte, wg *sync.WaitGroup) {
 // fate returns the fault of an answer or a notification. It lags a notification if that is due.
 func (c *pipe) fate(m *message, whole *verdict) Kind {
 	if m.Method != "" { // a notification
-		v := c.p.judge(m)
+		v := c.p.selectFault(m)
 		whole.delay += v.delay
 		if lag := c.p.lagging(); lag > 0 {
 			c.p.lagHead(m, lag)
