@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -270,6 +272,8 @@ func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
 	require.Empty(t, receiver.taken, "once")
 	require.Empty(t, r.webhooks())
 
+	isDescribed(t, "http://"+listen, got)
+
 	// A client that has lost it gets it again, by its id.
 	res = r.replay(got.ID)
 	require.Zero(t, res.code, res.stderr)
@@ -288,4 +292,45 @@ func payload(t *testing.T, body []byte) string {
 	var b webhook.Body[json.RawMessage]
 	require.NoError(t, json.NewDecoder(bytes.NewReader(body)).Decode(&b))
 	return string(b.Payload)
+}
+
+// isDescribed checks that the API's description has the headers and fields of a webhook, and no others.
+func isDescribed(t *testing.T, api string, got clientWebhook) {
+	t.Helper()
+	type object struct {
+		Required   []string
+		Properties map[string]json.RawMessage
+	}
+	var doc struct {
+		Webhooks struct {
+			TransactionUpdate struct {
+				Post struct {
+					Parameters []struct{ Name string }
+				}
+			}
+		}
+		Components struct {
+			Schemas struct{ TransactionUpdate object }
+		}
+	}
+	_, text := fetch(t, api+"/api-docs/openapi.json")
+	require.NoError(t, json.Unmarshal([]byte(text), &doc))
+	headers := doc.Webhooks.TransactionUpdate.Post.Parameters
+	require.Len(t, headers, 4)
+	for _, h := range headers {
+		require.NotEmpty(t, got.header.Get(h.Name), h.Name)
+	}
+	var body map[string]any
+	require.NoError(t, json.Unmarshal(got.body, &body))
+	schema := doc.Components.Schemas.TransactionUpdate
+	var payload object
+	require.NoError(t, json.Unmarshal(schema.Properties["payload"], &payload))
+	for _, same := range []struct {
+		schema object
+		value  map[string]any
+	}{{schema, body}, {payload, got.Payload}} {
+		names := slices.Collect(maps.Keys(same.value))
+		require.ElementsMatch(t, names, same.schema.Required)
+		require.ElementsMatch(t, names, slices.Collect(maps.Keys(same.schema.Properties)))
+	}
 }
