@@ -23,6 +23,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relay/forward"
 	"github.com/rollcall-dev/rollcall/internal/relay/health"
 	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
@@ -243,7 +244,7 @@ func (c *apiCmd) serve(stages *shutdownStages, log *slog.Logger, reg *prometheus
 	}
 	defer closing(&err, s)
 	hooks.Logger, hooks.Metrics = log, webhook.NewMetrics(reg)
-	deliverer, err := webhook.New(s.db, webhook.PlainSource(webhooksTable, webhooksEvent), hooks)
+	deliverer, err := webhook.New(s.db, store.Webhooks(), hooks)
 	if err != nil {
 		return err
 	}

@@ -96,12 +96,6 @@ func (s *relayStore) Close() (err error) {
 	return err
 }
 
-// webhooksTable is where the store writes the webhooks of clients, and webhooksEvent is their event.
-const (
-	webhooksTable = "relay_deliveries"
-	webhooksEvent = "transaction_update"
-)
-
 // relayerKeys are the API keys for relayers, by the ids of their services; that of "" is for all others.
 type relayerKeys map[string]string
 

@@ -27,11 +27,12 @@ type TxCmd struct {
 	Get    txGetCmd    `cmd:"" help:"Show transactions in full."`
 	Cancel txCancelCmd `cmd:"" changes:"" help:"Cancel transactions."`
 	Bump   txBumpCmd   `cmd:"" changes:"" help:"Have transactions sent again with a higher fee, now."`
-	Replay txReplayCmd `cmd:"" changes:"" help:"Have webhooks delivered again, or list those that were given up."`
+	Replay txReplayCmd `cmd:"" changes:"" help:"Have a relayer's webhooks delivered again, or list those that were given up. Those of the relay path's clients: \"rollcall tx webhooks\"."`
 
-	Relay   txRelayCmd   `cmd:"" help:"Show the relay path's transactions."`
-	Resolve txResolveCmd `cmd:"" changes:"" help:"Decide about a transaction of the relay path that a relayer may have."`
-	DLQ     txDLQCmd     `cmd:"" name:"dlq" help:"Messages of the relay path's queue that were given up."`
+	Relay    txRelayCmd    `cmd:"" help:"Show the relay path's transactions."`
+	Resolve  txResolveCmd  `cmd:"" changes:"" help:"Decide about a transaction of the relay path that a relayer may have."`
+	DLQ      txDLQCmd      `cmd:"" name:"dlq" help:"Messages of the relay path's queue that were given up."`
+	Webhooks txWebhooksCmd `cmd:"" help:"Webhooks of the relay path's clients: list those that were given up, and have them delivered again."`
 }
 
 // refArgs are transactions as people know them.
@@ -449,9 +450,7 @@ func known(ctx context.Context, a *admin.Admin, ids []uuid.UUID) error {
 }
 
 func (c *txReplayCmd) list(ctx context.Context, con *Console, a *admin.Admin, filters []webhook.Filter) error {
-	list := struct {
-		Deliveries []webhook.Delivery `json:"deliveries"`
-	}{[]webhook.Delivery{}}
+	list := deliveryList{Deliveries: []webhook.Delivery{}}
 	for _, f := range filters {
 		f.Limit = c.Limit
 		found, err := a.Outbox.List(ctx, f)
@@ -460,11 +459,5 @@ func (c *txReplayCmd) list(ctx context.Context, con *Console, a *admin.Admin, fi
 		}
 		list.Deliveries = append(list.Deliveries, found...)
 	}
-	return c.Print(con.Stdout, list, func(w io.Writer) {
-		deliveries(w, list.Deliveries)
-		if len(list.Deliveries) >= c.Limit {
-			fmt.Fprint(w, "the oldest ")
-		}
-		fmt.Fprintln(w, plural(len(list.Deliveries), "webhook"))
-	})
+	return list.print(con, c.OutputFlags, c.Limit)
 }

@@ -289,8 +289,11 @@ func (c *txResolveCmd) resolve(ctx context.Context, s *store.Store, tx *relay.Tr
 }
 
 // refused is the result of what was certainly not done.
-func refused(subject, why string) ActionResult {
-	return ActionResult{Subject: subject, Outcome: admin.NotDone, Detail: why, err: errors.New(why)}
+func refused(subject, why string) ActionResult { return unchanged(subject, errors.New(why)) }
+
+// unchanged is the result of an error that preceded any change.
+func unchanged(subject string, err error) ActionResult {
+	return ActionResult{Subject: subject, Outcome: admin.NotDone, Detail: err.Error(), err: err}
 }
 
 // txDLQCmd has the commands for the queue's dead letters.

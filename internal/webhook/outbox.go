@@ -56,6 +56,8 @@ type Filter struct {
 	State       State
 	Target      string
 	Transaction uuid.UUID
+	// Since and Until limit the time of the change: from Since on, and before Until.
+	Since, Until time.Time
 	// After is the last delivery of the previous page.
 	After *Delivery
 	// Limit is 1 to 1,000. Default 100.
@@ -74,7 +76,8 @@ const (
 
 // where is the condition for a filter's rows; zero fields match all rows.
 const where = `($1::uuid[] IS NULL OR id = ANY($1)) AND ($2 = '' OR state = $2) AND ($3 = '' OR target = $3)
-	AND ($4::uuid IS NULL OR subject = $4)`
+	AND ($4::uuid IS NULL OR subject = $4)
+	AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)`
 
 // args returns the parameters of where, others, and those of the scope.
 func (o *Outbox) args(f Filter, others ...any) []any {
@@ -82,7 +85,14 @@ func (o *Outbox) args(f Filter, others ...any) []any {
 	if f.Transaction != uuid.Nil {
 		tx = &f.Transaction
 	}
-	return o.source.scopeArgs(append([]any{f.IDs, string(f.State), f.Target, tx}, others...)...)
+	var since, until *time.Time
+	if !f.Since.IsZero() {
+		since = &f.Since
+	}
+	if !f.Until.IsZero() {
+		until = &f.Until
+	}
+	return o.source.scopeArgs(append([]any{f.IDs, string(f.State), f.Target, tx, since, until}, others...)...)
 }
 
 // List returns the matching deliveries, the oldest first.
@@ -99,8 +109,8 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
 	rows, err := o.db.Query(ctx, `
 		SELECT id, `+o.source.Transaction+`, subject, target, `+o.source.Event+`, revision, state, attempts,
 			CASE WHEN state = 'due' THEN GREATEST(next_at, claimed_until) END, created_at, delivered_at, last_error
-		FROM `+o.source.Table+` c WHERE `+o.source.scope("", 7)+where+` AND ($5::timestamptz IS NULL OR (created_at, id) > ($5, $6::uuid))
-		ORDER BY created_at, id LIMIT $7`, o.args(f, afterTime, afterID, limit)...)
+		FROM `+o.source.Table+` c WHERE `+o.source.scope("", 9)+where+` AND ($7::timestamptz IS NULL OR (created_at, id) > ($7, $8::uuid))
+		ORDER BY created_at, id LIMIT $9`, o.args(f, afterTime, afterID, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("list webhook deliveries: %w", err)
 	}
@@ -118,7 +128,7 @@ func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 	const again = ` SET state = 'due', attempts = 0, next_at = now(), retry_until = NULL, claimed_until = '-infinity',
 		claimant = NULL, delivered_at = NULL `
 	if len(f.IDs) > 0 {
-		tag, err := o.db.Exec(ctx, `UPDATE `+o.source.Table+again+`WHERE `+o.source.scope("", 4)+where+` AND state <> 'due'`, o.args(f)...)
+		tag, err := o.db.Exec(ctx, `UPDATE `+o.source.Table+again+`WHERE `+o.source.scope("", 6)+where+` AND state <> 'due'`, o.args(f)...)
 		if err != nil {
 			return 0, fmt.Errorf("replay webhook deliveries: %w", err)
 		}
@@ -126,8 +136,8 @@ func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 	}
 	for done := 0; ; {
 		tag, err := o.db.Exec(ctx, `UPDATE `+o.source.Table+again+`WHERE id = ANY(ARRAY(
-			SELECT id FROM `+o.source.Table+` WHERE `+o.source.scope("", 5)+where+` AND state = 'dead_letter'
-			ORDER BY created_at LIMIT $5 FOR UPDATE SKIP LOCKED))`, o.args(f, chunk)...)
+			SELECT id FROM `+o.source.Table+` WHERE `+o.source.scope("", 7)+where+` AND state = 'dead_letter'
+			ORDER BY created_at LIMIT $7 FOR UPDATE SKIP LOCKED))`, o.args(f, chunk)...)
 		if err != nil {
 			return done, fmt.Errorf("replay webhook deliveries: %w", err)
 		}

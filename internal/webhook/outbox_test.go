@@ -101,6 +101,10 @@ func TestReplay_DeadLettersAndNamedDeliveries(t *testing.T) {
 			"by transaction":       {Filter{Transaction: dead}, 2},
 			"of a due transaction": {Filter{Transaction: due}, 0},
 			"of an unknown target": {Filter{Target: "elsewhere"}, 0},
+			"since the first":      {Filter{Since: all[0].CreatedAt.Time}, 2},
+			"until the first":      {Filter{Until: all[0].CreatedAt.Time}, 0},
+			"within an hour":       {Filter{Target: "there", Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}, 1},
+			"of later changes":     {Filter{Since: time.Now().Add(time.Hour)}, 0},
 			"unknown id":           {Filter{IDs: []uuid.UUID{uuid.New()}}, 0},
 		} {
 			t.Run(name, func(t *testing.T) {

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
+	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
+)
+
+// webhookList is the output of "tx webhooks list".
+type webhookList struct {
+	Deliveries []webhook.Delivery `json:"deliveries"`
+}
+
+// webhooks lists webhooks by the command.
+func (r *relayed) webhooks(args ...string) []webhook.Delivery {
+	r.t.Helper()
+	return read[webhookList](r.t, r.args(append([]string{"tx", "webhooks", "list"}, args...)...)...).Deliveries
+}
+
+// replay replays webhooks by the command, and returns its result.
+func (r *relayed) replay(args ...string) result {
+	r.t.Helper()
+	return rollcall(r.t, r.args(append([]string{"tx", "webhooks", "replay"}, args...)...)...)
+}
+
+// write writes webhooks of new transactions: for each target a transaction with two, the first one an hour old.
+func (r *relayed) write(targets ...string) (txs []uuid.UUID) {
+	r.t.Helper()
+	for _, target := range targets {
+		id := r.accept()
+		_, err := r.db.Exec(r.t.Context(), `INSERT INTO relay_deliveries (subject, target, revision, payload, created_at)
+			SELECT $1, $2, n, '{}', now() - (3 - n) * interval '1 h' FROM generate_series(2, 3) n`, id, target)
+		require.NoError(r.t, err)
+		txs = append(txs, id)
+	}
+	return txs
+}
+
+// giveUp makes all webhooks dead letters.
+func (r *relayed) giveUp() {
+	r.t.Helper()
+	_, err := r.db.Exec(r.t.Context(), `UPDATE relay_deliveries SET state = 'dead_letter', attempts = 5, last_error = 'answered 500',
+		retry_until = now(), next_at = now() + interval '1 h'`)
+	require.NoError(r.t, err)
+}
+
+func TestTxWebhooks_DeadLetters_AreListedAndReplayed(t *testing.T) {
+	r := newRelayed(t)
+	txs := r.write("shop", "bank")
+	require.Empty(t, r.webhooks())
+	require.Len(t, r.webhooks("--state", "due"), 4)
+	r.giveUp()
+	all := r.webhooks()
+	require.Len(t, all, 4)
+	require.Contains(t, succeed(t, r.args("tx", "webhooks", "list", "--limit", "1")...), "the oldest 1 webhook\n")
+	for _, selection := range [][]string{
+		{"--client", "shop"},
+		{"--tx", txs[0].String()},
+		{"--since", time.Now().Add(-30 * time.Minute).UTC().Format(time.RFC3339)},
+		{"--until", time.Now().Add(-30 * time.Minute).UTC().Format(time.RFC3339)},
+	} {
+		r.giveUp()
+		selected := r.webhooks(selection...)
+		require.Len(t, selected, 2, "%v", selection)
+		res := r.replay(selection...)
+		require.Zero(t, res.code, "%v: %s", selection, res.stderr)
+		require.Contains(t, res.stdout, ": 2 webhooks to be delivered again\n")
+		due := r.webhooks("--state", "due")
+		require.Len(t, due, 2, "%v", selection)
+		for i, d := range due {
+			require.Equal(t, selected[i].ID, d.ID)
+			require.Zero(t, d.Attempts)
+			require.False(t, d.NextAt.After(time.Now()), "at once")
+		}
+	}
+	var limits int
+	require.NoError(t, r.db.QueryRow(t.Context(), `SELECT count(retry_until) FROM relay_deliveries WHERE state = 'due'`).Scan(&limits))
+	require.Zero(t, limits, "for a day again")
+
+	r.giveUp()
+	res := r.replay(all[0].ID.String(), all[1].ID.String())
+	require.Zero(t, res.code, res.stderr)
+	require.Len(t, r.webhooks(), 2)
+	require.Contains(t, r.replay("--all").stdout, "all: 2 webhooks to be delivered again\n")
+	require.Contains(t, r.replay("--all").stdout, "all: 0 webhooks to be delivered again\n")
+
+	// A delivered one is replayed by its id only.
+	_, err := r.db.Exec(t.Context(), `UPDATE relay_deliveries SET state = 'delivered', delivered_at = now()`)
+	require.NoError(t, err)
+	require.Equal(t, cli.ExitNotDone, r.replay("--tx", txs[0].String()).code)
+	require.Zero(t, r.replay(all[0].ID.String()).code)
+	require.Len(t, r.webhooks("--state", "due"), 1)
+	require.Len(t, r.webhooks("--state", "any", "--tx", txs[0].String(), "--tx", txs[1].String()), 4)
+}
+
+func TestTxWebhooksReplay_WrongSelection_IsRefused(t *testing.T) {
+	r := newRelayed(t)
+	tx := r.write("shop")[0]
+	r.giveUp()
+	due := r.webhooks()[0].ID
+	require.Zero(t, r.replay(due.String()).code)
+	clean := r.accept()
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, cli.ExitUsage, "give webhooks' ids, or --tx, --client, --since, --until, or --all"},
+		{[]string{"--all", "--client", "shop"}, cli.ExitUsage, "give webhooks' ids, or"},
+		{[]string{due.String(), "--tx", tx.String()}, cli.ExitUsage, "give webhooks' ids, or"},
+		{[]string{"order-1"}, cli.ExitUsage, "invalid UUID"},
+		{[]string{"--since", "yesterday"}, cli.ExitUsage, `"yesterday" is not valid`},
+		{[]string{tx.String()}, cli.ExitNotDone, tx.String() + ": no such webhook\n\"rollcall tx webhooks list\" shows"},
+		{[]string{due.String()}, cli.ExitNotDone, due.String() + ": it is due already"},
+		{[]string{"--tx", due.String()}, cli.ExitNotDone, due.String() + ": transaction not found\nList them with \"rollcall tx relay\""},
+		{[]string{"--tx", clean.String()}, cli.ExitNotDone, clean.String() + ": no such webhook was given up\n"},
+		{[]string{"--client", "shpo"}, cli.ExitNotDone, "shpo: no such webhook was given up\n"},
+		{[]string{"--since", "2999-01-01T00:00:00Z"}, cli.ExitNotDone, "no such webhook was given up\n"},
+	} {
+		res := r.replay(c.args...)
+		require.Equal(t, c.code, res.code, "%v: %s", c.args, res.stderr)
+		require.Contains(t, res.stderr, c.want, "%v", c.args)
+	}
+	require.Len(t, r.webhooks(), 1, "nothing was replayed")
+}
+
+// clientReceiver is a client's receiver of webhooks. It answers 500 to reports of a final status until it is repaired.
+type clientReceiver struct {
+	*httptest.Server
+	repaired atomic.Bool
+	refused  chan struct{} // a value for the first refusal
+	taken    chan clientWebhook
+}
+
+type clientWebhook struct {
+	header http.Header
+	body   []byte
+	webhook.Body[map[string]any]
+}
+
+func startClientReceiver(t *testing.T) *clientReceiver {
+	t.Helper()
+	r := &clientReceiver{refused: make(chan struct{}, 1), taken: make(chan clientWebhook, 100)}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		got := clientWebhook{header: req.Header}
+		var err error
+		if got.body, err = io.ReadAll(req.Body); err != nil || json.Unmarshal(got.body, &got.Body) != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		if got.Payload["status"] == "confirmed" && !r.repaired.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+			select {
+			case r.refused <- struct{}{}:
+			default:
+			}
+			return
+		}
+		r.taken <- got
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// next waits for the next webhook that the receiver takes, and verifies its signatures.
+func (r *clientReceiver) next(t *testing.T) clientWebhook {
+	t.Helper()
+	key, err := signature.NewKey(outboundSecret)
+	require.NoError(t, err)
+	select {
+	case got := <-r.taken:
+		verified, err := signature.Verify([]signature.Key{key}, got.header, got.body, time.Now(), 0)
+		require.NoError(t, err)
+		require.Equal(t, got.ID, verified.ID)
+		only := http.Header{signature.HeaderOpenZeppelin: got.header[signature.HeaderOpenZeppelin]}
+		_, err = signature.Verify([]signature.Key{key}, only, got.body, time.Now(), 0)
+		require.NoError(t, err, "OpenZeppelin's dialect")
+		return got
+	case <-time.After(time.Minute):
+		require.FailNow(t, "no webhook arrives")
+		panic("unreachable")
+	}
+}
+
+// A client's receiver fails for a day. The operator replays the dead letter, and the receiver takes it once.
+func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
+	t.Parallel()
+	redis, db, receiver := testredis.Start(t), testpostgres.New(t), startClientReceiver(t)
+	upstream := upstreamtest.Start(t, upstreamtest.Options{Key: relayerKey, Scope: "0123456789abcdef"})
+	require.NoError(t, redis.Client().HSet(t.Context(), "relayer:status:0", "url", upstream.URL(), "status", "healthy").Err())
+	require.NoError(t, redis.Client().SAdd(t.Context(), "relayer:active", "oz-relayer-0").Err())
+	listen := freeAddress(t)
+	api := start(t, "api", "--listen", listen, "--database-url", db.URL(), "--api-keys", "shop:"+clientKey, "--webhook-secret", inboundSecret,
+		"--client-webhook-allow-private", "--client-webhooks", fmt.Sprintf(`[{"name": "shop", "url": %q, "signingKeys": [%q]}]`, receiver.URL, outboundSecret))
+	consumer := start(t, "consumer", "--listen", "127.0.0.1:0", "--database-url", db.URL(), "--relayer-key", relayerKey, "--redis-url", redis.URL())
+	require.Eventually(t, func() bool {
+		code, _ := fetch(t, "http://"+listen+"/ready")
+		return code == http.StatusOK
+	}, time.Minute, 10*time.Millisecond, "%s", &api.log)
+
+	post := func(path string, header http.Header, body string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listen+"/api/v1"+path, strings.NewReader(body))
+		require.NoError(t, err)
+		req.Header = header
+		client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := client.Do(req)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		require.Less(t, resp.StatusCode, 300)
+	}
+	post("/relay/direct", http.Header{"X-Api-Key": {clientKey}}, `{"transactionId": "order-1", "to": "0x00000000000000000000000000000000000000aa", "value": "1"}`)
+	submitted := receiver.next(t)
+	require.Equal(t, "submitted", submitted.Payload["status"], "%s", &consumer.log)
+
+	// The relayer reports that the transaction is final.
+	secret, err := signature.NewKey(inboundSecret)
+	require.NoError(t, err)
+	hash := "0x" + strings.Repeat("ab", 32)
+	report := fmt.Sprintf(`{"id": "w1", "event": "transaction_update", "payload": {"payload_type": "transaction", "id": %q, "hash": %q, "status": "confirmed"}, "timestamp": %q}`,
+		upstream.Transactions()[0].ID, hash, time.Now().UTC().Format(time.RFC3339Nano))
+	header := http.Header{}
+	signature.Sign(header, []signature.Key{secret}, "w1", time.Now(), []byte(report))
+	post("/webhooks/oz-relayer", header, report)
+
+	// The day of retries ends after the first one.
+	select {
+	case <-receiver.refused:
+	case <-time.After(time.Minute):
+		require.FailNow(t, "the receiver gets no report", "%s", &api.log)
+	}
+	r := &relayed{t: t, db: db.Pool(t), url: []string{"--database-url", db.URL()}}
+	_, err = r.db.Exec(t.Context(), `UPDATE relay_deliveries SET retry_until = now() WHERE state = 'due'`)
+	require.NoError(t, err)
+	var dead []webhook.Delivery
+	require.Eventually(t, func() bool {
+		dead = r.webhooks("--client", "shop")
+		return len(dead) == 1
+	}, time.Minute, 50*time.Millisecond, "%s", &api.log)
+	require.Equal(t, "answered 500 Internal Server Error", dead[0].LastError)
+
+	receiver.repaired.Store(true)
+	res := r.replay("--tx", dead[0].Transaction.String())
+	require.Zero(t, res.code, res.stderr)
+	got := receiver.next(t)
+	require.Equal(t, dead[0].ID.String(), got.ID)
+	require.Equal(t, store.Webhooks().Event, "'"+got.Event+"'")
+	require.Equal(t, []any{"order-1", "confirmed", hash, ""}, []any{got.Payload["transactionId"], got.Payload["status"], got.Payload["hash"], got.Payload["reason"]})
+	require.Greater(t, got.Payload["revision"], submitted.Payload["revision"])
+	delivered := func() bool { return len(r.webhooks("--state", "delivered", "--client", "shop")) == 2 }
+	require.Eventually(t, delivered, time.Minute, 50*time.Millisecond)
+	require.Empty(t, receiver.taken, "once")
+	require.Empty(t, r.webhooks())
+
+	isDescribed(t, "http://"+listen, got)
+
+	// A client that has lost it gets it again, by its id.
+	res = r.replay(got.ID)
+	require.Zero(t, res.code, res.stderr)
+	again := receiver.next(t)
+	require.Equal(t, got.ID, again.ID)
+	require.Equal(t, payload(t, got.body), payload(t, again.body))
+	require.Eventually(t, delivered, time.Minute, 50*time.Millisecond)
+	require.Zero(t, consumer.stop())
+	require.Zero(t, api.stop())
+	require.Empty(t, receiver.taken)
+}
+
+// payload returns the payload of a webhook's body as it was sent.
+func payload(t *testing.T, body []byte) string {
+	t.Helper()
+	var b webhook.Body[json.RawMessage]
+	require.NoError(t, json.NewDecoder(bytes.NewReader(body)).Decode(&b))
+	return string(b.Payload)
+}
+
+// isDescribed checks that the API's description has the headers and fields of a webhook, and no others.
+func isDescribed(t *testing.T, api string, got clientWebhook) {
+	t.Helper()
+	type object struct {
+		Required   []string
+		Properties map[string]json.RawMessage
+	}
+	var doc struct {
+		Webhooks struct {
+			TransactionUpdate struct {
+				Post struct {
+					Parameters []struct{ Name string }
+				}
+			}
+		}
+		Components struct {
+			Schemas struct{ TransactionUpdate object }
+		}
+	}
+	_, text := fetch(t, api+"/api-docs/openapi.json")
+	require.NoError(t, json.Unmarshal([]byte(text), &doc))
+	headers := doc.Webhooks.TransactionUpdate.Post.Parameters
+	require.Len(t, headers, 4)
+	for _, h := range headers {
+		require.NotEmpty(t, got.header.Get(h.Name), h.Name)
+	}
+	var body map[string]any
+	require.NoError(t, json.Unmarshal(got.body, &body))
+	schema := doc.Components.Schemas.TransactionUpdate
+	var payload object
+	require.NoError(t, json.Unmarshal(schema.Properties["payload"], &payload))
+	for _, same := range []struct {
+		schema object
+		value  map[string]any
+	}{{schema, body}, {payload, got.Payload}} {
+		names := slices.Collect(maps.Keys(same.value))
+		require.ElementsMatch(t, names, same.schema.Required)
+		require.ElementsMatch(t, names, slices.Collect(maps.Keys(same.schema.Properties)))
+	}
+}
