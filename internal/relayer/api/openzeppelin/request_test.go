@@ -172,7 +172,7 @@ func TestDecodeRequest_Invalid_NamesField(t *testing.T) {
 	require.ErrorContains(t, err, "more than 64 fields")
 }
 
-func TestBodyHash_EqualMeaning_IsEqual(t *testing.T) {
+func TestCanonicalHash_EqualMeaning_IsEqual(t *testing.T) {
 	t.Parallel()
 	lower := strings.ToLower(to)
 	same := []string{
