@@ -169,7 +169,7 @@ func keepsSet(args, ids []string) bool {
 	}
 }
 
-func TestWatch_Commands_KeepTheSetOrNot(t *testing.T) {
+func TestKeepsSet_KnownCommandsOnly(t *testing.T) {
 	t.Parallel()
 	for line, keeps := range map[string]bool{
 		"SMEMBERS relayer:active":                     true,

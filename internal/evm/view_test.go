@@ -199,7 +199,7 @@ func TestFindForeign_NodeHasStateOfFewBlocks(t *testing.T) {
 	}
 }
 
-func TestFindNonce_NotFoundInBlock_IsUntraced(t *testing.T) {
+func TestFindNonce_NoTransactionUsesIt_IsUntraced(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	pruned(f, common.Address{9}, 5, 99_990, 128)

@@ -270,7 +270,7 @@ func TestRetry_OtherErrorOrContextEnds_Returns(t *testing.T) {
 	require.Equal(t, 4, calls)
 }
 
-func TestUncertain_AndRetryable(t *testing.T) {
+func TestUncertainAndRetryable_Errors(t *testing.T) {
 	t.Parallel()
 	answer := func(severity, code string) error {
 		return fmt.Errorf("wrapped: %w", &pgconn.PgError{SeverityUnlocalized: severity, Code: code})

@@ -213,7 +213,7 @@ func TestRoutes_OpenZeppelinRequests_AreAccepted(t *testing.T) {
 // Unknown query parameters and body fields are ignored where OpenZeppelin ignores them: everywhere except in the patch of a
 // relayer. In v1.8 EvmTransactionRequest, SignDataRequest, SignTypedDataRequest, PaginationQuery and StatusQuery derive
 // serde's Deserialize without deny_unknown_fields; UpdateRelayerRequestRaw has it.
-func TestUnknownNames_AreTakenAsTheirsTakesThem(t *testing.T) {
+func TestUnknownNames_AreHandledAsByOpenZeppelin(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for path, bodies := range theirRequests {
