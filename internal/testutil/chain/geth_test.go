@@ -139,7 +139,8 @@ func TestGeth_Stopped_KeepsItsChain(t *testing.T) {
 	require.Equal(t, mined.BlockHash, awaitMined(t, n.Client(), tx.Hash()).BlockHash)
 }
 
-// A durable geth continues its chain. Blocks that its database had not written yet are lost: the last ones, or all of a young chain.
+// A durable geth continues its chain. Blocks that its database had not written yet are lost: the last ones, or all of a
+// young chain.
 func TestGeth_KilledDurable_Restarts(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{Durable: true})
