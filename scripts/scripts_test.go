@@ -56,7 +56,7 @@ func script(t *testing.T, stubs programs, env []string, path string, args ...str
 }
 
 // A named image is run or the command fails: the stand-in image is used only if none is named.
-func TestImage(t *testing.T) {
+func TestImage_Named_IsRunOrFails(t *testing.T) {
 	t.Parallel()
 	// A container engine that has the images of HERE, and finds those of ELSEWHERE in a registry.
 	docker := `
@@ -135,7 +135,7 @@ func TestSetup_ListsWhatIsMissing(t *testing.T) {
 }
 
 // A slow command is reported as still running. Its output and its exit code are unchanged, and no file is left behind.
-func TestProgress(t *testing.T) {
+func TestProgress_SlowCommand_IsReported(t *testing.T) {
 	t.Parallel()
 	sleep, err := exec.LookPath("sleep")
 	require.NoError(t, err)
@@ -206,8 +206,8 @@ func TestCompose_EitherVersion(t *testing.T) {
 	}
 }
 
-// setup.sh finds a Go that builds the project, whichever Go the machine has, or says how to get one.
-func TestGoIsBrought(t *testing.T) {
+// setup.sh finds a Go that builds the project, whichever Go the machine has, or prints how to get one.
+func TestSetup_Go_IsFoundOrExplained(t *testing.T) {
 	t.Parallel()
 	chmod, err := exec.LookPath("chmod")
 	require.NoError(t, err)
@@ -293,7 +293,7 @@ esac`
 }
 
 // PostgreSQL is found where packages install it, outside of PATH. An installed one starts no server by itself.
-func TestPostgresIsBrought(t *testing.T) {
+func TestSetup_Postgres_IsFoundOutsidePath(t *testing.T) {
 	t.Parallel()
 	setup, err := os.ReadFile("setup.sh")
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 )
 
 // The gRPC health and reflection services, which load balancers and grpcurl use, answer.
-func TestHealthAndReflectionAnswer(t *testing.T) {
+func TestGRPC_HealthAndReflection_Answer(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, options{size: 1})
 	n, _ := c.leader()
@@ -38,8 +38,7 @@ func TestHealthAndReflectionAnswer(t *testing.T) {
 	require.NotEmpty(t, file.GetFileDescriptorResponse().GetFileDescriptorProto())
 }
 
-// A leader's /metrics has every metric family of the dashboard.
-func TestMetricsOfALeader(t *testing.T) {
+func TestMetrics_Leader_HasDashboardFamilies(t *testing.T) {
 	t.Parallel()
 	c, relayers, ids := fleetInRedis(t, options{})
 	n, epoch := c.leader()
@@ -70,7 +69,7 @@ func TestMetricsOfALeader(t *testing.T) {
 }
 
 // All invalid settings are reported together, each with its name.
-func TestAllWrongSettingsAreReportedAtOnce(t *testing.T) {
+func TestSettings_SeveralInvalid_AllAreReported(t *testing.T) {
 	t.Parallel()
 	wrong := map[string]string{
 		"ROLLCALL_NODE_ID": "Not A Label", "ROLLCALL_PEERS": "a=b", "ROLLCALL_LISTEN": "nowhere", "ROLLCALL_RAFT_TIMING": "quick",

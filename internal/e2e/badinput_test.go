@@ -57,7 +57,7 @@ func (c *cluster) undisturbed() (stop func()) {
 	}
 }
 
-func TestBadRequestsAreRefusedWithTheirReasons(t *testing.T) {
+func TestRequests_Invalid_AreRejectedWithReason(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, options{})
 	relayers, ids := fleet(t, 2)
@@ -125,7 +125,7 @@ func TestBadRequestsAreRefusedWithTheirReasons(t *testing.T) {
 	require.Equal(t, ids, c.active())
 }
 
-func TestBadHTTPIsCutOff(t *testing.T) {
+func TestHTTP_CoordinatorInvalidRequests_AreCutOff(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, options{})
 	leader, epoch := c.leader()
@@ -195,7 +195,7 @@ func slowClients(t *testing.T, address, begin string) (gone <-chan struct{}) {
 }
 
 // A gateway, too, rejects requests that are too long or too slow, and still serves other clients.
-func TestBadHTTPOfAGatewayIsCutOff(t *testing.T) {
+func TestHTTP_GatewayInvalidRequests_AreCutOff(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
 	c := startCluster(t, options{})
@@ -220,7 +220,7 @@ func TestBadHTTPOfAGatewayIsCutOff(t *testing.T) {
 	require.Equal(t, ids, c.directory())
 }
 
-func TestSilenceAndGarbageOnTheClusterPortDisturbNobody(t *testing.T) {
+func TestClusterPort_SilenceAndGarbage_DoNotDisturb(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, options{})
 	c.leader()

@@ -16,7 +16,7 @@ import (
 )
 
 // Relayers with https:// and a Redis with rediss://, whose certificates are from a custom CA.
-func TestOwnCAs(t *testing.T) {
+func TestCustomCA_RelayersAndRedis(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, stderr, code := rollcall(t, nil, "tls", "init", "--dir", dir, "--coordinator", "server", "--host", "127.0.0.1")

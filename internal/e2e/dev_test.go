@@ -16,7 +16,7 @@ import (
 func devPorts() string { return "XDG_CACHE_HOME=" + filepath.Join(filepath.Dir(devBinary), "cache") }
 
 // The leader of rollcall-dev's cluster is killed twice and started again: no relayer leaves the set meanwhile.
-func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
+func TestDev_LeaderKilled_SetStays(t *testing.T) {
 	t.Parallel()
 	c := &cluster{t: t, redis: testredis.Start(t)}
 	folder := filepath.Join(t.TempDir(), "dev")

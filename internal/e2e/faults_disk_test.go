@@ -39,7 +39,7 @@ func requireLastWords(t *testing.T, p *process, file, problem, remedy string) {
 	require.Contains(t, p.tail(1)[0], "coordinator failed")
 }
 
-func TestFullDiskEndsOneNode(t *testing.T) {
+func TestDisk_Full_EndsOneNode(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"leader", "follower"} {
 		t.Run(role, func(t *testing.T) {
@@ -119,7 +119,7 @@ func (c *cluster) write(req *rollcallv1.RegisterServicesRequest) {
 
 // A node with a damaged store reports that and ends; the others continue. Without its folder it rejoins, first as a
 // non-voter, and then as a voter.
-func TestTornStoreAndWipedNode(t *testing.T) {
+func TestDisk_DamagedStore_NodeEndsAndRejoinsEmpty(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
 	c := startCluster(t, options{})
@@ -164,7 +164,7 @@ func TestTornStoreAndWipedNode(t *testing.T) {
 }
 
 // While all coordinators are stopped, the set stays and its age is visible. Started from their disks, they continue.
-func TestAllCoordinatorsRestartFromDisk(t *testing.T) {
+func TestDisk_AllCoordinatorsRestart_Continue(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
 	c := startCluster(t, options{})

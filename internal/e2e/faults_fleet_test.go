@@ -15,8 +15,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Ten thousand healthy services and a failover: no service is removed.
-func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
+func TestFailover_TenThousandServices_NoneIsRemoved(t *testing.T) {
 	const services, servers = 10_000, 4
 	var addrs []string
 	for i := range servers {

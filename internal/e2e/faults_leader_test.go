@@ -12,7 +12,7 @@ import (
 
 // A leader's successor inherits the set: no healthy relayer is ever missing from it. Relayers that fail together with
 // the leader, by a crash or by hanging, delay nothing.
-func TestKilledLeaderLeavesTheSetWhole(t *testing.T) {
+func TestLeader_Killed_SetStays(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 5)
 	c := startCluster(t, options{})
@@ -38,7 +38,7 @@ func TestKilledLeaderLeavesTheSetWhole(t *testing.T) {
 }
 
 // A leader that was paused past its lease detects that before it writes anything, whatever Redis contains.
-func TestPausedLeaderWritesNothing(t *testing.T) {
+func TestLeader_PausedPastLease_WritesNothing(t *testing.T) {
 	t.Parallel()
 	for _, flushed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("flushed=%v", flushed), func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestPausedLeaderWritesNothing(t *testing.T) {
 }
 
 // A write that was in flight when the leader was paused, and that Redis executes late, has no effect.
-func TestLateWriteOfAPausedLeaderIsRefused(t *testing.T) {
+func TestLeader_PausedDuringWrite_LateWriteIsRejected(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
 	c := startCluster(t, options{})
@@ -134,7 +134,7 @@ func (c *cluster) awaitWrites(n int) {
 const frozen = 5 * time.Second
 
 // A frozen checker must not look like a dead fleet, with a successor or without one.
-func TestFrozenCheckerRemovesNobody(t *testing.T) {
+func TestChecker_Frozen_NoneIsRemoved(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d coordinators", size), func(t *testing.T) {

@@ -24,7 +24,7 @@ func (c *cluster) transfer(to string) {
 	eventually(c.t, patience, func() bool { _, _, code := c.cli("cluster", "transfer", to); return code == 0 }, "a transfer to %s", to)
 }
 
-func TestClusterGrowsToFiveAndShrinksToThree(t *testing.T) {
+func TestMembers_GrowToFiveAndShrinkToThree(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
 	c := startCluster(t, options{})
@@ -79,7 +79,7 @@ func TestClusterGrowsToFiveAndShrinksToThree(t *testing.T) {
 }
 
 // The target of a transfer dies or freezes during it: the cluster accepts writes again within seconds.
-func TestInterruptedTransferLeavesAWritableCluster(t *testing.T) {
+func TestTransfer_TargetDiesOrFreezes_ClusterStaysWritable(t *testing.T) {
 	t.Parallel()
 	for name, interrupt := range map[string]func(*process){"killed": (*process).kill, "paused": (*process).pause} {
 		t.Run(name, func(t *testing.T) {

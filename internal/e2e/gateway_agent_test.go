@@ -137,7 +137,7 @@ func (c *cluster) urlOf(id string) string {
 
 // A gateway with files, advertisements and a separate self-registering program is killed and started again. Nothing
 // leaves the directory or the set, even while services are down for a moment, or there is no leader.
-func TestKilledGatewayLosesNothing(t *testing.T) {
+func TestGateway_Killed_LosesNothing(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 5)
 	c := startCluster(t, options{})
@@ -183,7 +183,7 @@ func TestKilledGatewayLosesNothing(t *testing.T) {
 	stopSet()
 }
 
-func TestDefinitionFilesAreFollowed(t *testing.T) {
+func TestGateway_DefinitionFilesChange_AreFollowed(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 4)
 	c := startCluster(t, options{})
@@ -237,7 +237,7 @@ func (p *process) leveled(level string) (lines []string) {
 	return lines
 }
 
-func TestAdvertisements(t *testing.T) {
+func TestGateway_Advertisements(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
 	c := startCluster(t, options{})
@@ -270,7 +270,7 @@ func TestAdvertisements(t *testing.T) {
 
 // A service that is locally unhealthy when it is defined waits. A service that has been offered once stays, whatever
 // its state; the leader's checks decide.
-func TestLocalHealthDelaysOnlyTheFirstOffer(t *testing.T) {
+func TestGateway_LocallyUnhealthy_DelaysFirstRegistrationOnly(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
 	relayers[1].answer(http.StatusServiceUnavailable)
@@ -309,7 +309,7 @@ func TestLocalHealthDelaysOnlyTheFirstOffer(t *testing.T) {
 }
 
 // Of two processes with one id, the older one ends and logs why.
-func TestGatewayProcessesClaimOneID(t *testing.T) {
+func TestGateway_TwoProcessesWithOneID_OlderEnds(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
 	c := startCluster(t, options{})

@@ -18,7 +18,7 @@ import (
 
 // A leader that becomes a follower without dying is detected by the next ping, without any write; and by the next
 // write, without any ping for a minute.
-func TestGatewayFollowsALeaderThatTurnsFollower(t *testing.T) {
+func TestGateway_LeaderBecomesFollower_FindsTheNext(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
 	c := startCluster(t, options{})
@@ -64,7 +64,7 @@ func TestGatewayFollowsALeaderThatTurnsFollower(t *testing.T) {
 
 // A rolling restart of the coordinators loses no definition that gateways make meanwhile, and delays no write for much
 // longer than an election takes.
-func TestRollingRestartLosesNoRegistration(t *testing.T) {
+func TestRollingRestart_GatewaysDefine_NothingIsLost(t *testing.T) {
 	t.Parallel()
 	const gateways, size = 3, 40
 	r := startRelayer(t, "oz-relayer-0")
@@ -169,7 +169,7 @@ func TestRollingRestartLosesNoRegistration(t *testing.T) {
 
 // Of two gateways with one id the one that started later works, and the other ends: the directory does not alternate
 // between their definitions.
-func TestTwoGatewaysClaimOneID(t *testing.T) {
+func TestGateway_TwoClaimOneID_LaterWorks(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
 	c := startCluster(t, options{})

@@ -33,7 +33,7 @@ func (a *agent) services(host string) (code int, answer string) {
 	return resp.StatusCode, body.String()
 }
 
-func TestGatewayListensBeyondLoopbackOnlyWhenAllowed(t *testing.T) {
+func TestGateway_ListenBeyondLoopback_MustBeAllowed(t *testing.T) {
 	t.Parallel()
 	c := planCluster(t, options{})
 	a := c.defineAgent("edge-1")
@@ -64,7 +64,7 @@ func TestGatewayListensBeyondLoopbackOnlyWhenAllowed(t *testing.T) {
 }
 
 // A file accepts the settings of flags; an environment variable overrides it.
-func TestGatewayConfigFile(t *testing.T) {
+func TestGateway_ConfigFile_EnvironmentOverrides(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 1)
 	c := startCluster(t, options{})
@@ -93,7 +93,7 @@ func TestGatewayConfigFile(t *testing.T) {
 	require.Contains(t, stderr, "no such file")
 }
 
-func TestGatewayLogVariables(t *testing.T) {
+func TestGateway_LogVariables(t *testing.T) {
 	t.Parallel()
 	c := planCluster(t, options{})
 	for variables, want := range map[string]string{
@@ -161,7 +161,7 @@ func deaf(t *testing.T) (url string) {
 
 // Each variable of the first check is needed for this relayer: without it the service is held, and the reason is
 // reported.
-func TestGatewayChecksAsToldTo(t *testing.T) {
+func TestGateway_CheckVariables_AreApplied(t *testing.T) {
 	t.Parallel()
 	relayer := demanding(t)
 	header := filepath.Join(t.TempDir(), "header")
@@ -209,7 +209,7 @@ func TestGatewayChecksAsToldTo(t *testing.T) {
 }
 
 // The first set waits for the configured time; an emptied folder takes effect at the end of its grace period.
-func TestGatewayWaitsAsToldTo(t *testing.T) {
+func TestGateway_StartupWaitAndGracePeriod_AreApplied(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
 	c := startCluster(t, options{})
@@ -258,7 +258,7 @@ func TestGatewayWaitsAsToldTo(t *testing.T) {
 func first(code int, _ string) int { return code }
 
 // An operator's command times out as configured, and its error describes how to extend the time.
-func TestTimeoutOfCommands(t *testing.T) {
+func TestCommands_Timeout_IsApplied(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestTimeoutOfCommands(t *testing.T) {
 }
 
 // A gateway process with TLS: its certificate comes from the environment, and it needs one.
-func TestGatewayProcessUnderTLS(t *testing.T) {
+func TestGateway_TLS(t *testing.T) {
 	t.Parallel()
 	dir := certificates(t)
 	c := startSecureCluster(t, dir)

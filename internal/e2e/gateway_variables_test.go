@@ -14,7 +14,7 @@ import (
 )
 
 // The variables of a gateway have their effect. These are the ones that no other test covers.
-func TestGatewayVariables(t *testing.T) {
+func TestGateway_OtherVariables_AreApplied(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 1)
 	c := startCluster(t, options{})
@@ -78,7 +78,7 @@ func (p *pinged) RegisterServices(_ context.Context, req *rollcallv1.RegisterSer
 }
 
 // Pings have the configured interval and timeout: both longer than the defaults.
-func TestGatewayPollsAsToldTo(t *testing.T) {
+func TestGateway_PingVariables_AreApplied(t *testing.T) {
 	t.Parallel()
 	c := planCluster(t, options{})
 	for _, leads := range []bool{true, false} {

@@ -16,7 +16,7 @@ import (
 )
 
 // Twenty leaders are killed with SIGKILL under load; every answer still fits one order of the calls.
-func TestKilledLeadersKeepTheDirectoryLinearizable(t *testing.T) {
+func TestDirectory_LeadersKilled_StaysLinearizable(t *testing.T) {
 	const (
 		kills   = 20
 		clients = 8

@@ -12,7 +12,7 @@ import (
 )
 
 // The mirror commands find Redis by each of the coordinators' variables.
-func TestMirrorCommandsTakeRedisVariables(t *testing.T) {
+func TestMirrorCommands_RedisVariables_AreApplied(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t, "--requirepass", "s3cret")
 	client := redis.Client()

@@ -18,10 +18,10 @@ import (
 // Partitions of real hosts: each coordinator has its own network namespace, with one link to its peers and another one
 // to Redis and the relayers.
 
-// TestPartitionsOfNamespaces runs the tests of partitions in a process with its own network and its own list of
+// TestPartitions_InNamespaces runs the tests of partitions in a process with its own network and its own list of
 // namespaces. So this machine's configuration, including its firewall, has no influence. Nothing is left behind,
 // however the process ends.
-func TestPartitionsOfNamespaces(t *testing.T) {
+func TestPartitions_InNamespaces(t *testing.T) {
 	if os.Getenv(insideNamespaces) != "" {
 		prepareNamespaces(t)
 		t.Run("leader", partitionLeader)

@@ -9,7 +9,7 @@ import (
 
 // The leader is killed while Redis is unavailable. The next one reports degraded, with a note, from its start, and
 // lists the relayers that answer its own checks. When Redis returns, it receives the changes of the others.
-func TestLeaderKilledWhileRedisIsAway(t *testing.T) {
+func TestLeader_KilledWhileRedisIsDown_NextReportsDegraded(t *testing.T) {
 	t.Parallel()
 	c, relayers, ids := fleetInRedis(t, options{})
 	leader, epoch := c.leader()

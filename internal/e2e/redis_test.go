@@ -24,7 +24,7 @@ func fleetInRedis(t *testing.T, opts options) (c *cluster, relayers []*relayer, 
 	return c, relayers, ids
 }
 
-func TestFlushedRedisIsWrittenAgain(t *testing.T) {
+func TestRedis_Flushed_IsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	c, _, ids := fleetInRedis(t, options{})
 	_, epoch := c.leader()
@@ -36,7 +36,7 @@ func TestFlushedRedisIsWrittenAgain(t *testing.T) {
 	require.Equal(t, "healthy", c.redis.Client().HGet(t.Context(), "relayer:status:0", "status").Val())
 }
 
-func TestRedisRestartedEmptyIsWrittenAgain(t *testing.T) {
+func TestRedis_RestartedEmpty_IsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	c, relayers, ids := fleetInRedis(t, options{})
 	_, epoch := c.leader()
@@ -52,7 +52,7 @@ func TestRedisRestartedEmptyIsWrittenAgain(t *testing.T) {
 
 // A Redis failed over to a copy from before the current leader. The copy also lists a relayer that has failed since. It
 // is brought up to date.
-func TestRedisFailedOverToAStaleCopy(t *testing.T) {
+func TestRedis_FailedOverToStaleCopy_IsUpdated(t *testing.T) {
 	t.Parallel()
 	master, replica := testredis.Start(t), testredis.Start(t)
 	way := startProxy(t, master.Addr())
@@ -92,7 +92,7 @@ func TestRedisFailedOverToAStaleCopy(t *testing.T) {
 	stop()
 }
 
-func TestKeysOfTheWrongTypeAreReplaced(t *testing.T) {
+func TestRedis_KeysOfWrongType_AreReplaced(t *testing.T) {
 	t.Parallel()
 	c, _, ids := fleetInRedis(t, options{})
 	for _, key := range []string{activeKey, "relayer:meta", "relayer:status:1"} {
@@ -105,8 +105,7 @@ func TestKeysOfTheWrongTypeAreReplaced(t *testing.T) {
 	c.awaitWrites(2)
 }
 
-// Members that another client added or removed are corrected.
-func TestForeignMembersAreCorrected(t *testing.T) {
+func TestRedis_ForeignMembers_AreCorrected(t *testing.T) {
 	t.Parallel()
 	c, _, ids := fleetInRedis(t, options{})
 	require.NoError(t, c.redis.Client().SAdd(t.Context(), activeKey, "ghost").Err())
@@ -116,7 +115,7 @@ func TestForeignMembersAreCorrected(t *testing.T) {
 
 // A cluster rebuilt from nothing finds the mirror of its predecessor. It refuses to write and reports that, until an
 // operator makes it take over the Redis.
-func TestRebuiltClusterHasToTakeOver(t *testing.T) {
+func TestMirror_RebuiltCluster_HasToTakeOver(t *testing.T) {
 	t.Parallel()
 	before, relayers, ids := fleetInRedis(t, options{})
 	for _, n := range before.nodes {
@@ -156,7 +155,7 @@ func TestRebuiltClusterHasToTakeOver(t *testing.T) {
 // An epoch that no leader of the cluster can have opened stops all writes, like another cluster's mirror does. It may
 // be the cluster's own fence, so a normal takeover of its own mirror leaves it; the operator has to force
 // it.
-func TestEpochOutOfReachIsForgottenByForce(t *testing.T) {
+func TestMirror_EpochTooHigh_NeedsForcedTakeover(t *testing.T) {
 	t.Parallel()
 	before, relayers, ids := fleetInRedis(t, options{})
 	for _, n := range before.nodes {

@@ -74,7 +74,7 @@ func (c *cluster) stream() (stop func()) {
 }
 
 // A leader that is stopped transfers the leadership first: registrations continue, and the set stays.
-func TestStoppedLeaderHandsOver(t *testing.T) {
+func TestStop_Leader_TransfersLeadership(t *testing.T) {
 	t.Parallel()
 	c, _, ids := fleetInRedis(t, options{})
 	unbroken, watched := c.stream(), c.watchSet(ids...)
@@ -94,7 +94,7 @@ func TestStoppedLeaderHandsOver(t *testing.T) {
 }
 
 // The leader waits for a check that runs when the signal arrives.
-func TestStoppedLeaderFinishesItsChecks(t *testing.T) {
+func TestStop_CheckIsRunning_Waits(t *testing.T) {
 	t.Parallel()
 	var armed atomic.Bool
 	begun, broken := make(chan struct{}), make(chan bool, 1)
@@ -129,7 +129,7 @@ func TestStoppedLeaderFinishesItsChecks(t *testing.T) {
 }
 
 // Checks with a long timeout that hang do not delay the stop of a leader, nor its successor.
-func TestStoppedLeaderBreaksLongChecksOff(t *testing.T) {
+func TestStop_ChecksHang_DoesNotWait(t *testing.T) {
 	t.Parallel()
 	const limit = patience // of a check
 	relayers, ids := fleet(t, 4)
@@ -160,7 +160,7 @@ func TestStoppedLeaderBreaksLongChecksOff(t *testing.T) {
 }
 
 // Each coordinator in turn is stopped and started again.
-func TestRollingRestartLosesNothing(t *testing.T) {
+func TestRollingRestart_LosesNothing(t *testing.T) {
 	t.Parallel()
 	c, _, ids := fleetInRedis(t, options{})
 	unbroken, watched := c.stream(), c.watchSet(ids...)
@@ -175,8 +175,7 @@ func TestRollingRestartLosesNothing(t *testing.T) {
 	unbroken()
 }
 
-// A second signal ends the process at once.
-func TestSecondSignalEndsAtOnce(t *testing.T) {
+func TestStop_SecondSignal_EndsAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, options{})
 	leader, epoch := c.leader()

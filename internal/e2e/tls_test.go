@@ -63,7 +63,7 @@ func startSecureCluster(t *testing.T, dir string) *cluster {
 	return startCluster(t, opts)
 }
 
-func TestSecureClusterWorks(t *testing.T) {
+func TestTLS_Cluster(t *testing.T) {
 	t.Parallel()
 	dir := certificates(t)
 	c := startSecureCluster(t, dir)
@@ -100,7 +100,7 @@ func TestSecureClusterWorks(t *testing.T) {
 	stop()
 }
 
-func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
+func TestTLS_UnauthorizedPeer_IsRejected(t *testing.T) {
 	t.Parallel()
 	dir := certificates(t)
 	c := startSecureCluster(t, dir)
@@ -210,7 +210,7 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 }
 
 // A certificate renewed on disk is used for the next connection, without a restart.
-func TestRenewedCertificateIsUsed(t *testing.T) {
+func TestTLS_CertificateRenewed_IsUsedWithoutRestart(t *testing.T) {
 	t.Parallel()
 	dir := certificates(t)
 	c := startSecureCluster(t, dir)

@@ -169,7 +169,7 @@ func keepsSet(args, ids []string) bool {
 	}
 }
 
-func TestOnlyKnownCommandsKeepTheSet(t *testing.T) {
+func TestKeepsSet_KnownCommandsOnly(t *testing.T) {
 	t.Parallel()
 	for line, keeps := range map[string]bool{
 		"SMEMBERS relayer:active":                     true,
@@ -229,8 +229,8 @@ func (f *failing) Errorf(format string, args ...any) {
 func (*failing) FailNow() { runtime.Goexit() }
 func (*failing) Helper()  {}
 
-// The watch must fail if an id leaves the set.
-func TestWatchSeesWhatLeavesTheSet(t *testing.T) {
+// The watch fails if an id leaves the set.
+func TestWatch_MemberLeaves_Fails(t *testing.T) {
 	t.Parallel()
 	const write = "redis.call('SADD', KEYS[1], 'a') "
 	for name, tc := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestOutcomesAreToldFromWhatClientsSay(t *testing.T) {
+func TestClassify_ClientMessages(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		client, message string
@@ -123,7 +123,7 @@ func TestOutcomesAreToldFromWhatClientsSay(t *testing.T) {
 	}
 }
 
-func TestErrorsWithoutAnAnswerHaveOutcomes(t *testing.T) {
+func TestClassify_ErrorsWithoutResponse(t *testing.T) {
 	t.Parallel()
 	for want, errs := range map[Outcome][]error{
 		Accepted:    {nil},
@@ -137,7 +137,7 @@ func TestErrorsWithoutAnAnswerHaveOutcomes(t *testing.T) {
 	}
 }
 
-func TestEachRowIsReachedByItsOwnWordsAndNamesItsSource(t *testing.T) {
+func TestRows_EachMatchesItsOwnTextAndNamesSource(t *testing.T) {
 	t.Parallel()
 	checkRows(t, sendRows, Unknown)
 	checkRows(t, limitRows, false)
@@ -161,7 +161,7 @@ func checkRows[T comparable](t *testing.T, rows []row[T], otherwise T) {
 	}
 }
 
-func TestEveryOutcomeHasANameAndAPlaceAmongTheOthers(t *testing.T) {
+func TestOutcome_Each_HasNameAndRank(t *testing.T) {
 	t.Parallel()
 	require.Len(t, outcomeNames, int(NotSent)+1)
 	require.Len(t, rank, len(outcomeNames))
@@ -172,7 +172,7 @@ func TestEveryOutcomeHasANameAndAPlaceAmongTheOthers(t *testing.T) {
 	}
 }
 
-func TestEndpointsTogetherSayTheLeastFinal(t *testing.T) {
+func TestOutcome_OfSeveralEndpoints_LeastFinal(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ a, b, want Outcome }{
 		{Accepted, Refused, Accepted},

@@ -13,7 +13,7 @@ import (
 
 // Endpoints of one chain report equal counts at one block. An endpoint of another chain does not have the block, and a
 // stopped endpoint reports an error.
-func TestCounts(t *testing.T) {
+func TestCounts_OtherChainOrStopped_ReportsError(t *testing.T) {
 	t.Parallel()
 	node, other := newSim(t), newSim(t)
 	c := open(t, Config{ChainID: simulatedID, Endpoints: []string{node.URL(), node.WSURL(), other.URL(), "http://127.0.0.1:1"}})

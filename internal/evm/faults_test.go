@@ -79,7 +79,7 @@ func (f *fake) breakFor(method string, apply func(*fake, http.ResponseWriter)) {
 	})
 }
 
-func TestReadsGoOnToTheNextEndpointIfThereIsNoAnswer(t *testing.T) {
+func TestReads_NoResponse_NextEndpointAnswers(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestReadsGoOnToTheNextEndpointIfThereIsNoAnswer(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatTheCallFailedIsAnAnswer(t *testing.T) {
+func TestCall_RPCError_IsReturnedWithoutNextEndpoint(t *testing.T) {
 	t.Parallel()
 	for name, status := range map[string]int{"200": 200, "400": 400} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestAnAnswerThatTheCallFailedIsAnAnswer(t *testing.T) {
 	}
 }
 
-func TestASendWithoutAnAnswerIsUnknown(t *testing.T) {
+func TestSend_NoResponse_IsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestASendWithoutAnAnswerIsUnknown(t *testing.T) {
 	}
 }
 
-func TestASendThatReachesNobodyIsNotSent(t *testing.T) {
+func TestSend_NoEndpointReached_IsNotSent(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestASendThatReachesNobodyIsNotSent(t *testing.T) {
 	require.Zero(t, wrong.count("eth_sendRawTransaction"), "nothing is sent to another chain")
 }
 
-func TestAnEndpointOfAnotherChainIsNeverUsed(t *testing.T) {
+func TestEndpoint_OtherChain_IsNotUsed(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.set(func() { f.chainID = 5 })
@@ -240,7 +240,7 @@ func TestSend_SeveralEndpoints_ResultsAreCombined(t *testing.T) {
 	}
 }
 
-func TestAHangingEndpointDoesNotHoldABroadcast(t *testing.T) {
+func TestSend_OneEndpointHangs_DoesNotWait(t *testing.T) {
 	t.Parallel()
 	slow, quick := newFake(t), newFake(t)
 	slow.breakFor("eth_sendRawTransaction", faults["hangs"].apply)
@@ -248,7 +248,7 @@ func TestAHangingEndpointDoesNotHoldABroadcast(t *testing.T) {
 	requireOutcomes(t, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}}), Accepted) // at once; Close ends the other send
 }
 
-func TestACallerWhoGivesUpKnowsNothing(t *testing.T) {
+func TestSend_ContextCanceled_IsUnknown(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{false, true} {
 		a, b := newFake(t), newFake(t)
@@ -276,7 +276,7 @@ func TestACallerWhoGivesUpKnowsNothing(t *testing.T) {
 	}
 }
 
-func TestBatchesFitWhatEndpointsTake(t *testing.T) {
+func TestBatch_Rejected_IsSplit(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func(w http.ResponseWriter, calls []fakeCall) bool{
 		"single error": func(w http.ResponseWriter, _ []fakeCall) bool {
@@ -351,7 +351,7 @@ func unquote(raw json.RawMessage) (s string) {
 	return s
 }
 
-func TestKeysInURLsAreNeverShown(t *testing.T) {
+func TestURL_Secrets_AreNotShown(t *testing.T) {
 	t.Parallel()
 	const key, password = "k3y-0123456789abcdef", "pa55word-xyz"
 	f := newFake(t)
@@ -398,7 +398,7 @@ func TestKeysInURLsAreNeverShown(t *testing.T) {
 	require.NotContains(t, err.Error(), key)
 }
 
-func TestCallsAreCounted(t *testing.T) {
+func TestMetrics_Calls_AreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	reg := prometheus.NewRegistry()
@@ -441,7 +441,7 @@ func TestCallsAreCounted(t *testing.T) {
 
 // A failed call of a client that only forwards calls does not set the up metric to 0, because another client watches
 // the head.
-func TestCallsPassedOnDoNotCountAnEndpointAsDown(t *testing.T) {
+func TestMetrics_ForwardedCallFails_EndpointStaysUp(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.breakFor("eth_call", faults["500"].apply)
@@ -469,7 +469,7 @@ func TestCallsPassedOnDoNotCountAnEndpointAsDown(t *testing.T) {
 	require.Zero(t, up())
 }
 
-func TestACallersTimeIsSharedBetweenEndpoints(t *testing.T) {
+func TestReads_FirstEndpointHangs_LeavesTimeForTheNext(t *testing.T) {
 	t.Parallel()
 	hanging, quick := newFake(t), newFake(t)
 	hanging.breakFor("eth_getBalance", faults["hangs"].apply)
@@ -481,7 +481,7 @@ func TestACallersTimeIsSharedBetweenEndpoints(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestALaggingEndpointComesAfterOthers(t *testing.T) {
+func TestEndpoint_Lags_ComesAfterOthers(t *testing.T) {
 	t.Parallel()
 	behind, ahead := newFake(t), newFake(t)
 	behind.set(func() { behind.head = 90 })
@@ -504,7 +504,7 @@ func TestALaggingEndpointComesAfterOthers(t *testing.T) {
 	require.EqualValues(t, 98, v.Header().Number)
 }
 
-func TestRetryAfterIsObeyed(t *testing.T) {
+func TestRateLimit_RetryAfter_IsHonored(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.breakFor("eth_getBalance", func(_ *fake, w http.ResponseWriter) {
@@ -523,7 +523,7 @@ func TestRetryAfterIsObeyed(t *testing.T) {
 	require.Equal(t, 1, f.count("eth_getBalance"))
 }
 
-func TestConfigurationIsChecked(t *testing.T) {
+func TestOpen_InvalidConfig_Fails(t *testing.T) {
 	t.Parallel()
 	_, err := Open(Config{Timeout: -1, BatchSize: 1001, MaxResponse: -1, Subscribe: "http://x"})
 	require.EqualError(t, err, strings.Join([]string{
@@ -546,7 +546,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 	require.False(t, errors.Is(err, ErrNoEndpoint))
 }
 
-func TestASendThatFailsAtNamingTheChainIsNotSent(t *testing.T) {
+func TestSend_ChainIDFails_IsNotSent(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"hangs", "resets", "500", "HTML"} {
 		f := newFake(t)
@@ -557,7 +557,7 @@ func TestASendThatFailsAtNamingTheChainIsNotSent(t *testing.T) {
 	}
 }
 
-func TestABatchRefusedForTheRateIsNotTooBig(t *testing.T) {
+func TestBatch_RateLimited_KeepsItsSize(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.breakFor("eth_getBalance", func(_ *fake, w http.ResponseWriter) { fail(w, 200, -32005, "slower") })
@@ -568,7 +568,7 @@ func TestABatchRefusedForTheRateIsNotTooBig(t *testing.T) {
 	require.Equal(t, 100, c.endpoints[0].batchLimit())
 }
 
-func TestRedirectsAreNotFollowed(t *testing.T) {
+func TestHTTP_Redirect_IsNotFollowed(t *testing.T) {
 	t.Parallel()
 	f, elsewhere := newFake(t), newFake(t)
 	f.breakFor("eth_getBalance", func(_ *fake, w http.ResponseWriter) {
@@ -583,7 +583,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 }
 
 // Anchors does not wait for a hanging node once another has answered, and records no failure of the hanging node.
-func TestAnchorsDoNotWaitForOneThatHangs(t *testing.T) {
+func TestAnchors_OneEndpointHangs_DoesNotWait(t *testing.T) {
 	t.Parallel()
 	hanging, well := newFake(t), newFake(t)
 	hanging.onRequest(func(http.ResponseWriter, []fakeCall, bool) bool { <-hanging.release; return true })
@@ -599,7 +599,7 @@ func TestAnchorsDoNotWaitForOneThatHangs(t *testing.T) {
 }
 
 // A node without pending state simulates on top of its newest block, and is not asked for pending state again.
-func TestGasIsEstimatedWhereNothingIsPending(t *testing.T) {
+func TestEstimateGas_NoPendingState_UsesLatest(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range map[string]string{
 		"geth": `{"code":-32000,"message":"pending state is not available"}`, "others": `{"code":-32602,"message":"unsupported block tag"}`,

@@ -19,7 +19,7 @@ func head(n uint64, branch byte) Header {
 	return Header{Number: n, Hash: common.Hash{0: branch, 31: byte(n)}}
 }
 
-func TestOnlyNewsMovesTheHead(t *testing.T) {
+func TestHeads_Offer_OnlyNewerMovesTheHead(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	gone := map[string]bool{}
@@ -57,7 +57,7 @@ func TestOnlyNewsMovesTheHead(t *testing.T) {
 	require.Equal(t, head(6, 1), cur, "an answer that was overtaken")
 }
 
-func TestASlowReaderGetsTheNewestHead(t *testing.T) {
+func TestNext_SlowReader_GetsNewestHead(t *testing.T) {
 	t.Parallel()
 	c := open(t, Config{Endpoints: []string{"http://127.0.0.1:1"}})
 	for n := uint64(1); n <= 9; n++ {
@@ -126,7 +126,7 @@ func newPusher(t *testing.T) (p *pusher, url string, cut func()) {
 	}
 }
 
-func TestASilentSubscriptionIsPolledBesideAndReplaced(t *testing.T) {
+func TestSubscription_Silent_IsPolledAndReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	p, url, _ := newPusher(t)
@@ -160,7 +160,7 @@ func TestASilentSubscriptionIsPolledBesideAndReplaced(t *testing.T) {
 	require.EqualValues(t, 121, h.Number)
 }
 
-func TestBackoffGrowsToItsBound(t *testing.T) {
+func TestBackoff_GrowsToItsLimit(t *testing.T) {
 	t.Parallel()
 	for failures := range 40 {
 		d := backoff(failures, minBackoff, maxBackoff)
@@ -170,7 +170,7 @@ func TestBackoffGrowsToItsBound(t *testing.T) {
 	}
 }
 
-func TestAFailingEndpointIsLeftAloneForLongerEachTime(t *testing.T) {
+func TestEndpoint_FailsRepeatedly_PauseGrows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := Open(Config{ChainID: 1, Endpoints: []string{"http://a", "http://b"}})

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnOnlyEndpointIsBehindItsOwnPast(t *testing.T) {
+func TestStatus_OnlyEndpointFallsBack_ReportsReset(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	c := open(t, Config{Endpoints: []string{f.url()}})

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestQuantitiesAreReadExactly(t *testing.T) {
+func TestParseUintAndParseBig_AreExact(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]uint64{
 		`"0x0"`: 0, `"0x7"`: 7, `"0X1f"`: 31, `"0xAbC"`: 0xabc, `"0x0007"`: 7, `"0xffffffffffffffff"`: 1<<64 - 1,
@@ -99,7 +99,7 @@ func receiptsJSON(n int) []byte {
 	return b.Bytes()
 }
 
-func TestReceiptsNeedTheirFields(t *testing.T) {
+func TestParseReceipt_FieldMissing_Fails(t *testing.T) {
 	t.Parallel()
 	var receipts []Receipt
 	require.NoError(t, elements(receiptsJSON(3), func(b []byte) error {

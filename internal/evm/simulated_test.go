@@ -100,7 +100,7 @@ var reverter = common.HexToAddress("0x5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e")
 // CALLDATASIZE PUSH0 PUSH0 CALLDATACOPY CALLDATASIZE PUSH0 REVERT
 const reverterCode = "365f5f37365ffd"
 
-func TestSentTransactionsAreMinedAndFound(t *testing.T) {
+func TestClient_SentTransaction_IsMinedAndFound(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"http", "ws"} {
 		t.Run(scheme, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestSentTransactionsAreMinedAndFound(t *testing.T) {
 	}
 }
 
-func TestGethsRefusalsAreRecognised(t *testing.T) {
+func TestClassify_GethRejections_AreRecognized(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
 	c := open(t, Config{Endpoints: []string{s.URL()}})
@@ -192,7 +192,7 @@ func TestGethsRefusalsAreRecognised(t *testing.T) {
 	}
 }
 
-func TestHeadsComeFromSubscriptionAndPolls(t *testing.T) {
+func TestHeads_ComeFromSubscriptionAndPolls(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]func(s *sim) Config{
 		"poll":         func(s *sim) Config { return Config{Endpoints: []string{s.URL()}, PollInterval: 10 * time.Millisecond} },
@@ -221,7 +221,7 @@ func TestHeadsComeFromSubscriptionAndPolls(t *testing.T) {
 	}
 }
 
-func TestEstimateSaysWhyACallFails(t *testing.T) {
+func TestEstimateGas_CallFails_GivesReason(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
 	c := open(t, Config{Endpoints: []string{s.URL()}})
@@ -247,7 +247,7 @@ func TestEstimateSaysWhyACallFails(t *testing.T) {
 	}
 }
 
-func TestFeesAreCachedUntilTheNextHead(t *testing.T) {
+func TestFees_CachedUntilNextHead(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
 	c := open(t, Config{Endpoints: []string{s.URL()}})

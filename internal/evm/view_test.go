@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAReorganisationIsSeen(t *testing.T) {
+func TestView_Reorganization_IsDetected(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
 	c := open(t, Config{Endpoints: []string{s.URL()}})
@@ -119,7 +119,7 @@ func TestFindForeign_UsedNonce(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestANonceUsedByAnAuthorizationIsFound(t *testing.T) {
+func TestFindNonce_UsedByAuthorization_IsFound(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
 	c := open(t, Config{Endpoints: []string{s.URL()}})
@@ -199,7 +199,7 @@ func TestFindForeign_NodeHasStateOfFewBlocks(t *testing.T) {
 	}
 }
 
-func TestANonceThatNothingUsedIsNotTraced(t *testing.T) {
+func TestFindNonce_NoTransactionUsesIt_IsUntraced(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	pruned(f, common.Address{9}, 5, 99_990, 128)
@@ -211,7 +211,7 @@ func TestANonceThatNothingUsedIsNotTraced(t *testing.T) {
 	require.ErrorContains(t, err, "block 99990")
 }
 
-func TestSearchesCoverTheirRange(t *testing.T) {
+func TestSpread_CoversItsRange(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ low, high uint64 }{{0, 1}, {3, 3 + probes}, {0, probes + 1}, {5, 1000}, {0, 20e6}, {19e6, 20e6}} {
 		for _, near := range []bool{false, true} {
@@ -228,7 +228,7 @@ func TestSearchesCoverTheirRange(t *testing.T) {
 	}
 }
 
-func TestEndpointsWithoutNewerMethodsAreReadAnotherWay(t *testing.T) {
+func TestView_NewerMethodsMissing_ReadsByOlderOnes(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	hash := common.HexToHash(fmt.Sprintf("0x01%062x", 100))
@@ -261,7 +261,7 @@ func TestEndpointsWithoutNewerMethodsAreReadAnotherWay(t *testing.T) {
 	require.ErrorIs(t, err, ErrStale)
 }
 
-func TestAViewNeverMixesEndpoints(t *testing.T) {
+func TestView_ReadFails_AsksNoOtherEndpoint(t *testing.T) {
 	t.Parallel()
 	first, second := newFake(t), newFake(t)
 	c := open(t, Config{Endpoints: []string{first.url(), second.url()}, Timeout: short})
@@ -277,7 +277,7 @@ func TestAViewNeverMixesEndpoints(t *testing.T) {
 	require.Equal(t, c.endpoints[1].name, v.Endpoint())
 }
 
-func TestAnchorsAreEveryEndpointsOwn(t *testing.T) {
+func TestAnchors_EachEndpoint_ReportsItsOwn(t *testing.T) {
 	t.Parallel()
 	a, b, gone := newFake(t), newFake(t), newFake(t)
 	b.set(func() { b.hash = 2 })
@@ -305,7 +305,7 @@ func TestAnchorsAreEveryEndpointsOwn(t *testing.T) {
 	require.Equal(t, byte(3), c.Status().Endpoints[0].Genesis[0])
 }
 
-func TestAChainWithoutABaseFeeHasOnlyAPrice(t *testing.T) {
+func TestFees_NoBaseFee_HasPriceOnly(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.always("eth_gasPrice", `"0x3b9aca00"`, "")
@@ -319,7 +319,7 @@ func TestAChainWithoutABaseFeeHasOnlyAPrice(t *testing.T) {
 	require.Equal(t, gwei(1), fees.Price(SafeLow))
 }
 
-func TestTipsAreThoseOfBlocksThatWereUsed(t *testing.T) {
+func TestFees_Tips_IgnoreEmptyBlocks(t *testing.T) {
 	t.Parallel()
 	var f Fees
 	for i := range f.Tips {
@@ -339,7 +339,7 @@ func TestTipsAreThoseOfBlocksThatWereUsed(t *testing.T) {
 	}
 }
 
-func TestFeesAreAskedForOnceAHead(t *testing.T) {
+func TestFees_Concurrent_OneRequestAHead(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.always("eth_gasPrice", `"0x1"`, "")

@@ -36,7 +36,7 @@ func (h hoard) Wait(ctx context.Context) string {
 
 // An answer above the limit closes the websocket. Its caller receives ErrTooLarge, alone or in a batch. Concurrent
 // callers still receive their answers.
-func TestAnAnswerThatIsTooLargeForAWebsocket(t *testing.T) {
+func TestWebsocket_ResponseTooLarge_OnlyItsCallerFails(t *testing.T) {
 	t.Parallel()
 	node := hoard{arrived: make(chan struct{}, 10), released: make(chan struct{})}
 	server := rpc.NewServer()

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAddresses(t *testing.T) {
+func TestAddress_PublicPrivateOrForbidden(t *testing.T) {
 	t.Parallel()
 	const public, private, never = "public", "private", "never"
 	for address, want := range map[string]string{

@@ -39,7 +39,7 @@ func expire(t testing.TB, db *testDB) {
 	require.NoError(t, err)
 }
 
-func TestOnlyTheLowestDueRevisionIsClaimedAndByOneOnly(t *testing.T) {
+func TestClaim_TakesLowestDueRevisionOnce(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -72,7 +72,7 @@ func TestOnlyTheLowestDueRevisionIsClaimedAndByOneOnly(t *testing.T) {
 	})
 }
 
-func TestALateSettlementOfAnExpiredClaimChangesNothingButASuccess(t *testing.T) {
+func TestSettle_ClaimExpired_RecordsSuccessOnly(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		for name, test := range map[string]struct {
@@ -157,7 +157,7 @@ func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
 
 // The retry window begins with the first attempt. A delivery that was claimed ahead, for a target that is down, keeps
 // all of it.
-func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
+func TestClaim_Returned_IsDueAtOnceWithoutAttempt(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -190,7 +190,7 @@ func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
 	})
 }
 
-func TestAClaimThatWouldEndOnTheWayIsGivenBack(t *testing.T) {
+func TestClaim_ExpiresBeforeTimeout_IsReturned(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)

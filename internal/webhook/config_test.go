@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestConfig(t *testing.T) {
+func TestConfig_Invalid_NamesProblem(t *testing.T) {
 	t.Parallel()
 	base := func(change func(*Config)) Config {
 		c := Config{Targets: []Target{{Name: "here", URL: "https://example.com/token-of-the-path", SigningKeys: []string{secret}}}}
@@ -69,13 +69,13 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-func TestAllProblemsAreReportedTogether(t *testing.T) {
+func TestNew_SeveralProblems_ReportsAll(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, Source{Table: "deliveries"}, Config{Timeout: time.Hour, Targets: []Target{{Name: "A"}, {Name: "b", URL: "http://x", SigningKeys: []string{"short"}}}})
 	require.Len(t, strings.Split(err.Error(), "\n"), 10)
 }
 
-func TestTheConcurrencyIsShared(t *testing.T) {
+func TestConfig_Concurrency_IsDividedAmongTargets(t *testing.T) {
 	t.Parallel()
 	target := func(name string, n int) Target {
 		return Target{Name: name, URL: "https://example.com", SigningKeys: []string{secret}, Concurrency: n}

@@ -17,7 +17,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
-func TestFailedAttemptsAreRepeatedWithTheSameIDAndTheirOwnTime(t *testing.T) {
+func TestDeliverer_AttemptFails_RetriesWithSameIDAndNewTime(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		for name, test := range map[string]struct {
@@ -84,7 +84,7 @@ func hangUp(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-func TestAnAnswerThatComesTooLateCausesARepetition(t *testing.T) {
+func TestDeliverer_ResponseTooLate_Retries(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	release := make(chan struct{})
@@ -104,7 +104,7 @@ func TestAnAnswerThatComesTooLateCausesARepetition(t *testing.T) {
 	require.Equal(t, taken[0].ID, taken[1].ID)
 }
 
-func TestATargetThatWasDownGetsEverythingInOrderWithoutDelay(t *testing.T) {
+func TestDeliverer_TargetIsBack_DeliversInOrderAtOnce(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -153,7 +153,7 @@ func inOrder(t testing.TB, taken []request, ids []uuid.UUID, revisions int) {
 	}
 }
 
-func TestOrderIsKeptByManyProcessesWhateverFails(t *testing.T) {
+func TestDeliverer_SeveralProcessesAndFailures_KeepOrder(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -201,7 +201,7 @@ func TestOrderIsKeptByManyProcessesWhateverFails(t *testing.T) {
 	})
 }
 
-func TestASlowTargetKeepsNobodyWaiting(t *testing.T) {
+func TestDeliverer_OneTargetIsSlow_OthersGoOn(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	release := make(chan struct{})
@@ -229,7 +229,7 @@ func TestASlowTargetKeepsNobodyWaiting(t *testing.T) {
 	require.LessOrEqual(t, slowMost.Load(), int32(4))
 }
 
-func TestRedirectsAreNotFollowed(t *testing.T) {
+func TestDeliverer_Redirect_IsNotFollowed(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	inner := newReceiver(t, nil)
@@ -247,7 +247,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	require.Empty(t, got)
 }
 
-func TestARequestThatRunsMayEndWhenTheProcessStops(t *testing.T) {
+func TestDeliverer_Stop_FinishesRunningRequest(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -308,7 +308,7 @@ func TestDeliverer_Stops_ReleasesItsClaims(t *testing.T) {
 	})
 }
 
-func TestSecretsStayOutOfLogsErrorsAndTables(t *testing.T) {
+func TestDeliverer_Secrets_AreNotLoggedOrStored(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	var n atomic.Int32

@@ -76,7 +76,7 @@ func one(t testing.TB, raw string, change func(*Config)) *failure {
 	return s.send(t.Context(), &claim{payload: empty})
 }
 
-func TestANameThatLeadsIntoThePrivateNetworkIsNotDialed(t *testing.T) {
+func TestDial_NameResolvesToPrivateAddress_IsRejected(t *testing.T) {
 	t.Parallel()
 	var hits atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits.Add(1) }))
@@ -108,7 +108,7 @@ func TestANameThatLeadsIntoThePrivateNetworkIsNotDialed(t *testing.T) {
 	t.Cleanup(func() { require.Zero(t, hits.Load()) })
 }
 
-func TestANameThatChangesIsCheckedAtEachDial(t *testing.T) {
+func TestDial_NameChanges_IsCheckedEachTime(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, func(w http.ResponseWriter, _ request) { w.Header().Set("Connection", "close") })
 	u, err := url.Parse(r.server.URL)
@@ -127,7 +127,7 @@ func TestANameThatChangesIsCheckedAtEachDial(t *testing.T) {
 	require.Contains(t, s.send(t.Context(), c).reason, "metadata")
 }
 
-func TestCertificatesAreVerified(t *testing.T) {
+func TestDial_CertificatesAreVerified(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	server.Config.ErrorLog = (&journal{}).std()
@@ -147,7 +147,7 @@ func TestCertificatesAreVerified(t *testing.T) {
 	require.Contains(t, fail.reason, "certificate is valid for")
 }
 
-func TestAnAnswerWithoutEndHoldsNobody(t *testing.T) {
+func TestDeliverer_EndlessResponse_IsCutOff(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64
 	r := newReceiver(t, func(w http.ResponseWriter, _ request) {
@@ -165,7 +165,7 @@ func TestAnAnswerWithoutEndHoldsNobody(t *testing.T) {
 	require.Less(t, sent.Load(), int64(64<<20)) // the capacity of sockets, not what it would have sent in the timeout
 }
 
-func TestTheTargetsPauseIsBounded(t *testing.T) {
+func TestRetryAfter_TooLong_IsLimited(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	var n atomic.Int32

@@ -15,7 +15,7 @@ func write(t testing.TB, db *testDB, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-func TestListGivesEachDeliveryOnceOldestFirst(t *testing.T) {
+func TestList_EachDeliveryOnce_OldestFirst(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -128,7 +128,7 @@ func TestReplay_DeadLettersAndNamedDeliveries(t *testing.T) {
 	})
 }
 
-func TestReplayOfMoreThanAChunk(t *testing.T) {
+func TestReplay_MoreThanOneChunk_ReplaysAll(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -144,7 +144,7 @@ func idOfAge(interval string) string {
 	return `(lpad(to_hex((extract(epoch FROM now() - ` + interval + `) * 1000)::bigint), 12, '0') || '7' || right(md5(random()::text), 19))::uuid`
 }
 
-func TestPurgeRemovesWhatIsDeliveredAndOld(t *testing.T) {
+func TestPurge_DeletesOldDeliveredRows(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -163,7 +163,7 @@ func TestPurgeRemovesWhatIsDeliveredAndOld(t *testing.T) {
 	})
 }
 
-func TestRunShowsCountsPurgesAndParksOrphans(t *testing.T) {
+func TestRun_ReportsCountsPurgesAndEndsOrphans(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -206,7 +206,7 @@ func gauge(t testing.TB, reg *prometheus.Registry, name, target string) float64 
 }
 
 // With KeepNone all delivered rows are deleted: new ones, and those that an earlier configuration kept.
-func TestKeepNoneDeletesWhatIsDelivered(t *testing.T) {
+func TestRun_KeepNone_DeletesDelivered(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -251,7 +251,7 @@ func TestOrphans_OnlyTheyBecomeDeadLetters(t *testing.T) {
 	})
 }
 
-func TestCountsTellTheOldest(t *testing.T) {
+func TestCounts_ReportTheOldest(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)

@@ -127,7 +127,7 @@ func backlog(t testing.TB, db *testDB, subjects int) {
 }
 
 // Postgres keeps plans that it made while the table was almost empty.
-func TestTurnPlannedOnAnEmptyTableReadsLittleOfALargeBacklog(t *testing.T) {
+func TestTurn_PlannedOnEmptyTable_ReadsFewPages(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		const (
@@ -159,7 +159,7 @@ func TestTurnPlannedOnAnEmptyTableReadsLittleOfALargeBacklog(t *testing.T) {
 
 // A target rejects some transactions for hours and accepts the others. A claim must not read all later revisions of the
 // rejected ones, nor may these delay the others.
-func TestClaimReadsLittleWhileManySubjectsWaitForALowerRevision(t *testing.T) {
+func TestClaim_ManyWaitForLowerRevision_ReadsFewPages(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -186,7 +186,7 @@ func TestClaimReadsLittleWhileManySubjectsWaitForALowerRevision(t *testing.T) {
 
 // Index entries of delivered rows stay while a transaction is open that may see them, or until a table with a long
 // history is vacuumed. Only a sweep reads past them.
-func TestClaimReadsLittleBehindManyDeliveredOnes(t *testing.T) {
+func TestClaim_ManyDeliveredBefore_ReadsFewPages(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
@@ -208,7 +208,7 @@ func TestClaimReadsLittleBehindManyDeliveredOnes(t *testing.T) {
 }
 
 // A deferred revision does not wait for its time once the lower one is delivered or dead.
-func TestADeferredRevisionIsClaimableOnceTheLowerOneHasEnded(t *testing.T) {
+func TestClaim_LowerRevisionEnds_DeferredIsDue(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		for name, verdict := range map[string]verdict{"delivered": delivered, "dead": permanent} {

@@ -30,7 +30,7 @@ func begin(l *targetQueue, now time.Time, n int) (begun int) {
 	return begun
 }
 
-func TestATargetIsDownAfterDifferentTransactionsFailed(t *testing.T) {
+func TestTargetQueue_DifferentSubjectsFail_TargetIsDown(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l := idle(8)
@@ -56,7 +56,7 @@ func downLane(now time.Time) *targetQueue {
 	return l
 }
 
-func TestATargetThatIsDownGetsOneAtATimeWithGrowingPauses(t *testing.T) {
+func TestTargetQueue_Down_OneRequestAtATimeWithGrowingPauses(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l := downLane(now)
@@ -76,7 +76,7 @@ func TestATargetThatIsDownGetsOneAtATimeWithGrowingPauses(t *testing.T) {
 	require.Len(t, l.failing, downAfter) // it does not record further subjects
 }
 
-func TestOfSeveralFailuresAtOnceOneMakesThePauseLonger(t *testing.T) {
+func TestTargetQueue_ConcurrentFailures_LengthenPauseOnce(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l := idle(8)
@@ -87,7 +87,7 @@ func TestOfSeveralFailuresAtOnceOneMakesThePauseLonger(t *testing.T) {
 	require.Equal(t, time.Second, l.resumeAt.Sub(now))
 }
 
-func TestATargetThatIsBackGetsMoreWithEachSuccess(t *testing.T) {
+func TestTargetQueue_Recovers_ConcurrencyGrowsWithEachSuccess(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l := downLane(now)
@@ -103,7 +103,7 @@ func TestATargetThatIsBackGetsMoreWithEachSuccess(t *testing.T) {
 	}
 }
 
-func TestATargetsOwnPauseIsKept(t *testing.T) {
+func TestTargetQueue_RetryAfter_IsKept(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l := idle(8)
@@ -116,7 +116,7 @@ func TestATargetsOwnPauseIsKept(t *testing.T) {
 	require.Equal(t, 1, begin(l, now.Add(time.Minute), 1))
 }
 
-func TestClaimsAreMadeForWhatCanBeBegunSoon(t *testing.T) {
+func TestTargetQueue_Demand_IsLimited(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l := idle(8)
@@ -133,7 +133,7 @@ func TestClaimsAreMadeForWhatCanBeBegunSoon(t *testing.T) {
 	require.Equal(t, 32-8-7, l.demand(now))
 }
 
-func TestBackoffGrowsUpToItsLimitAndIsSpread(t *testing.T) {
+func TestBackoff_GrowsToItsLimitWithJitter(t *testing.T) {
 	t.Parallel()
 	s := time.Second
 	for attempt, want := range map[int]time.Duration{1: s, 2: 2 * s, 3: 4 * s, 6: 32 * s, 7: 60 * s, 1000000: 60 * s} {
@@ -144,7 +144,7 @@ func TestBackoffGrowsUpToItsLimitAndIsSpread(t *testing.T) {
 	require.Equal(t, 2*s, backoff(3, time.Minute, late))
 }
 
-func TestRetryAfter(t *testing.T) {
+func TestRetryAfter_Parse(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
@@ -161,13 +161,13 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-func TestReasonsAreFitToStore(t *testing.T) {
+func TestReason_IsValidUTF8AndShort(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "a b?c d", reason(errors.New("a\x00b\xffc\x1bd")))
 	require.Equal(t, strings.Repeat("x", maxReason-1)+"…", reason(errors.New(strings.Repeat("x", maxReason-1)+"🦊")))
 }
 
-func TestClaimsBeginAtTheOldestOnceASecond(t *testing.T) {
+func TestTargetQueue_Since_OldestOnceEachSweep(t *testing.T) {
 	t.Parallel()
 	l := idle(4)
 	now := time.Now()

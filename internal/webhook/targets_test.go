@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTargetsAreReadFromJSON(t *testing.T) {
+func TestParseTargets(t *testing.T) {
 	t.Parallel()
 	got, err := ParseTargets(`[{"name":"a","url":"https://a.example","signingKeys":["` + secret + `2","` + secret + `"]},
 		{"name": "b", "url": "https://b.example", "signingKeys": ["` + secret + `3"]}]`)

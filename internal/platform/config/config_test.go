@@ -65,7 +65,7 @@ func settingsFile(t *testing.T, content string) string {
 
 var defaults = serve{Count: 3, Share: 0.5, Wait: time.Second, Timing: "lan"}
 
-func TestPrecedence(t *testing.T) {
+func TestParse_Precedence(t *testing.T) {
 	t.Parallel()
 	path := settingsFile(t, "count: 4\nshare: 0.25\nwait:\ntiming: wan # a comment\npeers: [a=1, 'b,c']\nrequire: {relayer: 2}\non: true\n")
 
@@ -91,7 +91,7 @@ func TestPrecedence(t *testing.T) {
 	require.Equal(t, want, got, "a flag beats the environment")
 }
 
-func TestAllProblemsAtOnce(t *testing.T) {
+func TestParse_SeveralProblems_ReportsAll(t *testing.T) {
 	t.Parallel()
 	path := settingsFile(t, "cuont: 4\nwait: soon\nshare: [1, 2]\nshare: 1\nurl: http://x\n")
 	_, err := parse(t, map[string]string{
@@ -120,7 +120,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	require.Contains(t, err.Error(), `Run "tool serve --help" for what it takes.`)
 }
 
-func TestBadCommandLine(t *testing.T) {
+func TestParse_BadCommandLine_Fails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		args []string
@@ -147,7 +147,7 @@ func TestBadCommandLine(t *testing.T) {
 	}
 }
 
-func TestBadFile(t *testing.T) {
+func TestParse_BadFile_Fails(t *testing.T) {
 	t.Parallel()
 	_, err := parse(t, nil, "serve", "--config", "/nowhere/tool.yaml")
 	require.ErrorContains(t, err, "/nowhere/tool.yaml: open /nowhere/tool.yaml: no such file or directory; name a readable file")
@@ -181,7 +181,7 @@ func TestBadFile(t *testing.T) {
 	}
 }
 
-func TestHelp(t *testing.T) {
+func TestParse_Help(t *testing.T) {
 	t.Parallel()
 	var g grammar
 	var out bytes.Buffer

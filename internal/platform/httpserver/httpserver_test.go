@@ -82,7 +82,7 @@ func (w *site) answer(c net.Conn) *http.Response {
 	return r
 }
 
-func TestTheLongestIdleConnectionMakesRoom(t *testing.T) {
+func TestListener_Full_ClosesLongestIdleConnection(t *testing.T) {
 	t.Parallel()
 	w := start(t, 3)
 	silent, kept, busy := w.dial(), w.dial(), w.dial()
@@ -107,7 +107,7 @@ func TestTheLongestIdleConnectionMakesRoom(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.answer(busy).StatusCode, "one with a request stays")
 }
 
-func TestACrowdIsAnsweredBeyondTheLimitOnceEach(t *testing.T) {
+func TestListener_BeyondLimit_AnswersEachOnce(t *testing.T) {
 	t.Parallel()
 	w := start(t, 40) // and two extra connections
 	var busy []net.Conn
@@ -143,8 +143,7 @@ func TestACrowdIsAnsweredBeyondTheLimitOnceEach(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.answer(last).StatusCode)
 }
 
-// A connection that waits for a slot does not block the end of the server.
-func TestAServerEndsWhileSomebodyWaits(t *testing.T) {
+func TestListener_ConnectionWaits_CloseDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	socket, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -80,7 +80,7 @@ func TestIssue(t *testing.T) {
 	require.Error(t, verify("edge-1", x509.ExtKeyUsageServerAuth), "a gateway is no server")
 }
 
-func TestMoreLaterFromTheSameCA(t *testing.T) {
+func TestIssue_Again_UsesTheSameCA(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := pki.Issue(pki.Config{Dir: dir, Certificates: []pki.Certificate{node("node-1")}})
@@ -107,7 +107,7 @@ func TestMoreLaterFromTheSameCA(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestBrokenCAIsNotReplaced(t *testing.T) {
+func TestIssue_BrokenCA_IsNotReplaced(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(dir string) error{
 		"no key":  func(dir string) error { return os.Remove(filepath.Join(dir, "ca.key")) },
@@ -132,7 +132,7 @@ func TestBrokenCAIsNotReplaced(t *testing.T) {
 	}
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestIssue_InvalidConfig_Fails(t *testing.T) {
 	t.Parallel()
 	_, err := pki.Issue(pki.Config{Days: 4000, Certificates: []pki.Certificate{
 		{Name: "../evil", Role: pki.RoleGateway},
@@ -146,8 +146,8 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// TestFilesServeAPort checks that the files are sufficient for a coordinator, a gateway and an operator.
-func TestFilesServeAPort(t *testing.T) {
+// TestIssue_Files_SufficeForEachRole checks that the files are sufficient for a coordinator, a gateway and an operator.
+func TestIssue_Files_SufficeForEachRole(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := pki.Issue(pki.Config{Dir: dir, Certificates: []pki.Certificate{

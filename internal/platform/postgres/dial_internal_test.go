@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnswersAreWaitedForALittleLongerThanStatementsMayTake(t *testing.T) {
+func TestAnswerLimit_ExceedsStatementTimeout(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
 		"15000": 20 * time.Second, "15s": 20 * time.Second, "3 min": 4 * time.Minute, "300 ms": 400 * time.Millisecond, "3h": 4 * time.Hour,

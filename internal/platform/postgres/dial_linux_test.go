@@ -9,7 +9,7 @@ import (
 )
 
 // Without root a test cannot drop packets. It can only check that the socket option is set.
-func TestKernelGivesUpWhatNobodyAcknowledges(t *testing.T) {
+func TestDial_UserTimeout_IsSet(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

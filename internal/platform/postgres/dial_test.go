@@ -12,7 +12,7 @@ import (
 )
 
 // A frozen server keeps its sockets open, and its kernel acknowledges all data. Only a timeout detects it.
-func TestSilentServerIsGivenUp(t *testing.T) {
+func TestDial_ServerIsFrozen_TimesOut(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
 	pool, err := postgres.Open(t.Context(), postgres.Config{
@@ -37,7 +37,7 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 }
 
 // The limit does not override what pgx does at the end of a context. A connection that was idle for longer still works.
-func TestLimitIsOnlyForWhoWaits(t *testing.T) {
+func TestDial_ContextEndsOrConnectionIdle_LimitDoesNotApply(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
 	pool, err := postgres.Open(t.Context(), postgres.Config{URL: server.URL(), StatementTimeout: time.Hour, MaxConns: 1})

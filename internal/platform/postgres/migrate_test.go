@@ -71,7 +71,7 @@ func TestMigrate_EmptyDatabase_NoRaceForTheTable(t *testing.T) {
 	require.Equal(t, 1, zeros)
 }
 
-func TestManyMigrateAtOnce(t *testing.T) {
+func TestMigrate_Concurrent(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	var wg sync.WaitGroup
@@ -91,7 +91,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 	require.NoError(t, postgres.Migrate(t.Context(), db.URL(), migrations(one, two)), "and again")
 }
 
-func TestPartsHaveVersionsOfTheirOwn(t *testing.T) {
+func TestMigrate_TwoTables_HaveTheirOwnVersions(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	require.NoError(t, postgres.Migrate(t.Context(), db.URL(), migrations(one, two)))
@@ -101,7 +101,7 @@ func TestPartsHaveVersionsOfTheirOwn(t *testing.T) {
 	require.True(t, has(t, db.Pool(t), "other"))
 }
 
-func TestNewerDatabaseIsRefused(t *testing.T) {
+func TestMigrate_NewerDatabase_Fails(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	require.NoError(t, postgres.Migrate(t.Context(), db.URL(), migrations(one, two)))
@@ -113,7 +113,7 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 	require.NoError(t, postgres.Migrate(t.Context(), db.URL(), migrations(one, two)))
 }
 
-func TestFailedMigrationLeavesNothing(t *testing.T) {
+func TestMigrate_Fails_LeavesNothing(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	err := postgres.Migrate(t.Context(), db.URL(), migrations(one, bad))
@@ -126,7 +126,7 @@ func TestFailedMigrationLeavesNothing(t *testing.T) {
 }
 
 // A process that dies while it migrates blocks no other one. Migrate waits for a slow one up to a limit.
-func TestMigratorDies(t *testing.T) {
+func TestMigrate_AnotherMigratorDies_GoesOn(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	pool := db.Pool(t)

@@ -34,7 +34,7 @@ func changed(t *testing.T, raw string, change func(*url.URL)) string {
 	return u.String()
 }
 
-func TestSettings(t *testing.T) {
+func TestOpen_Settings(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	show := func(cfg postgres.Config, setting string) (value string) {
@@ -87,7 +87,7 @@ func TestSettings(t *testing.T) {
 	require.LessOrEqual(t, pool.Config().MaxConns, int32(64))
 }
 
-func TestServerIsWaitedFor(t *testing.T) {
+func TestOpen_ServerIsDown_Waits(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
 	server.Stop()
@@ -117,7 +117,7 @@ func TestServerIsWaitedFor(t *testing.T) {
 	got.pool.Close()
 }
 
-func TestRefusalIsNotWaitedFor(t *testing.T) {
+func TestOpen_Rejected_DoesNotWait(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	for name, raw := range map[string]string{
@@ -135,7 +135,7 @@ func TestRefusalIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestPasswordIsInNoError(t *testing.T) {
+func TestOpen_Errors_DoNotShowPassword(t *testing.T) {
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

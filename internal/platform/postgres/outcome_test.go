@@ -50,7 +50,7 @@ func count(t *testing.T, pool *pgxpool.Pool) (n int) {
 	return n
 }
 
-func TestLostCommitIsUnknown(t *testing.T) {
+func TestInTx_CommitResponseLost_IsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault fault
@@ -94,7 +94,7 @@ func TestLostCommitIsUnknown(t *testing.T) {
 	}
 }
 
-func TestLostBeforeCommitIsNotDone(t *testing.T) {
+func TestInTx_LostBeforeCommit_IsNotDone(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
 	pool := server.Pool(t)
@@ -138,7 +138,7 @@ func TestLostBeforeCommitIsNotDone(t *testing.T) {
 	require.Zero(t, count(t, pool))
 }
 
-func TestCommittedOutlivesKill(t *testing.T) {
+func TestInTx_Committed_SurvivesKill(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
 	pool := server.Pool(t)
@@ -153,7 +153,7 @@ func TestCommittedOutlivesKill(t *testing.T) {
 	require.Equal(t, 3, count(t, pool))
 }
 
-func TestRefusedCommitIsNotDone(t *testing.T) {
+func TestInTx_CommitRejected_IsNotDone(t *testing.T) {
 	t.Parallel()
 	_, pool := notes(t)
 	ctx := t.Context()
@@ -195,7 +195,7 @@ func TestRefusedCommitIsNotDone(t *testing.T) {
 	require.Equal(t, 1, count(t, pool))
 }
 
-func TestFailedTransactionIsRolledBack(t *testing.T) {
+func TestInTx_Fails_IsRolledBack(t *testing.T) {
 	t.Parallel()
 	_, pool := notes(t)
 	ctx := t.Context()
@@ -214,7 +214,7 @@ func TestFailedTransactionIsRolledBack(t *testing.T) {
 	require.Zero(t, count(t, pool))
 }
 
-func TestConflictsAreRetried(t *testing.T) {
+func TestRetry_Conflict_RunsAgain(t *testing.T) {
 	t.Parallel()
 	_, pool := notes(t)
 	require.NoError(t, postgres.InTx(t.Context(), pool, note(t.Context(), 0)))
@@ -253,7 +253,7 @@ func TestConflictsAreRetried(t *testing.T) {
 	require.Equal(t, 2, n)
 }
 
-func TestRetryEnds(t *testing.T) {
+func TestRetry_OtherErrorOrContextEnds_Returns(t *testing.T) {
 	t.Parallel()
 	mine, calls := errors.New("mine"), 0
 	require.Equal(t, mine, postgres.Retry(t.Context(), func(context.Context) error { calls++; return mine }))
@@ -270,7 +270,7 @@ func TestRetryEnds(t *testing.T) {
 	require.Equal(t, 4, calls)
 }
 
-func TestClassification(t *testing.T) {
+func TestUncertainAndRetryable_Errors(t *testing.T) {
 	t.Parallel()
 	answer := func(severity, code string) error {
 		return fmt.Errorf("wrapped: %w", &pgconn.PgError{SeverityUnlocalized: severity, Code: code})
@@ -307,7 +307,7 @@ func TestClassification(t *testing.T) {
 	}
 }
 
-func TestViolationsNameTheirConstraint(t *testing.T) {
+func TestViolations_NameTheirConstraint(t *testing.T) {
 	t.Parallel()
 	_, pool := notes(t)
 	ctx := t.Context()

@@ -10,7 +10,7 @@ import (
 )
 
 // A server that restarts may accept one connection and close the next.
-func TestServerThatGoesAwayAgainIsWaitedFor(t *testing.T) {
+func TestMigrate_ServerClosesSecondConnection_Waits(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	require.NoError(t, postgres.Migrate(t.Context(), faulty(t, db.URL(), endSecond), first))
@@ -20,7 +20,7 @@ func TestServerThatGoesAwayAgainIsWaitedFor(t *testing.T) {
 	require.NoError(t, postgres.Check(t.Context(), pool, first))
 }
 
-func TestCheckComparesVersions(t *testing.T) {
+func TestCheck_ComparesVersions(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	pool := db.Pool(t)

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestClientReachesRedis(t *testing.T) {
+func TestClient_EachOption_ReachesRedis(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "redis.sock")
 	s := testredis.Start(t, "--requirepass", "s:e/c@r?e#t", "--unixsocket", socket)
@@ -50,7 +50,7 @@ func TestClientReachesRedis(t *testing.T) {
 }
 
 // No malformed URL and no way of printing the options may reveal the password.
-func TestPasswordIsNeverShown(t *testing.T) {
+func TestOptions_PasswordIsNotShown(t *testing.T) {
 	t.Parallel()
 	for _, o := range []redisclient.Options{
 		{URL: "redis://user:hunter2@host:6379/1"},
@@ -88,7 +88,7 @@ func TestPasswordIsNeverShown(t *testing.T) {
 	require.Equal(t, "unix:///run/redis.sock", redisclient.Options{URL: "unix://:x@/run/redis.sock"}.String())
 }
 
-func TestClientRefusesWhatItCannotUse(t *testing.T) {
+func TestClient_InvalidURL_Fails(t *testing.T) {
 	t.Parallel()
 	for url, complaint := range map[string]string{
 		"redis://host:x":         "not of the form",
@@ -108,8 +108,7 @@ func TestClientRefusesWhatItCannotUse(t *testing.T) {
 	require.ErrorContains(t, err, "port")
 }
 
-// The client must not retry by itself, and must keep deadlines.
-func TestClientSendsOnceAndKeepsDeadlines(t *testing.T) {
+func TestClient_NoResponse_DoesNotRetryAndKeepsDeadline(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

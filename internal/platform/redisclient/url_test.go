@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSentinelAddresses(t *testing.T) {
+func TestParseSentinel_Addresses(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string][]string{
 		"redis+sentinel://s?master_name=m":                          {"s:26379"},

@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
 )
 
-func TestLimit(t *testing.T) {
+func TestLimit_RepeatedWarnings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(testpostgres.Main(m), testchain.Leftovers()...)
 }
 
-func TestReferences(t *testing.T) {
+func TestParseRef(t *testing.T) {
 	t.Parallel()
 	id, address, hash := uuid.Must(uuid.NewV7()), "0x"+strings.Repeat("aB", 20), "0x"+strings.Repeat("1f", 32)
 	for text, want := range map[string]Ref{
@@ -50,7 +50,7 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-func TestOutcomes(t *testing.T) {
+func TestOutcomeOf(t *testing.T) {
 	t.Parallel()
 	for err, want := range map[error]Outcome{
 		nil:                                      Done,
@@ -106,7 +106,7 @@ func genesisOf(t *testing.T, c *testchain.Chain) common.Hash {
 }
 
 // NewChain reports another chain only if all nodes respond and agree.
-func TestNewChainNeedsNodesThatAgree(t *testing.T) {
+func TestNewChain_NodesDisagree_Fails(t *testing.T) {
 	t.Parallel()
 	one, other := testchain.Simulated(t, testchain.SimulatedOptions{}), testchain.Simulated(t, testchain.SimulatedOptions{})
 	a := open(t, genesisOf(t, one), one.Accounts[0].Address)
@@ -214,7 +214,7 @@ func TestReorganized_FirstNodeIsSyncing_IsRefused(t *testing.T) {
 }
 
 // StartOver checks the nodes again: between the plan and the operator's decision they may have changed.
-func TestStartingOverLooksAgain(t *testing.T) {
+func TestStartOver_ChainChangedSincePlan_ChecksNodesAgain(t *testing.T) {
 	t.Parallel()
 	one, other := testchain.Simulated(t, testchain.SimulatedOptions{}), testchain.Simulated(t, testchain.SimulatedOptions{})
 	third := testchain.Simulated(t, testchain.SimulatedOptions{})
@@ -243,7 +243,7 @@ func TestStartingOverLooksAgain(t *testing.T) {
 	require.False(t, now.Status.Final())
 }
 
-func TestDrainEndsWithItsContext(t *testing.T) {
+func TestAwaitDrained_ContextCanceled_Returns(t *testing.T) {
 	t.Parallel()
 	key := common.HexToAddress("0x1")
 	a := open(t, common.Hash{1}, key)

@@ -103,7 +103,7 @@ var ourDifferences = map[string]string{
 	"Policies.private_transactions": "there is no such mode",
 }
 
-func TestTheirRoutesAnswerAsTheirsDo(t *testing.T) {
+func TestRoutes_OpenZeppelin_AreDescribedOrNotImplemented(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for route, codes := range theirRoutes {
@@ -125,7 +125,7 @@ func TestTheirRoutesAnswerAsTheirsDo(t *testing.T) {
 	}
 }
 
-func TestTheirFieldsAreOurs(t *testing.T) {
+func TestSchemas_OpenZeppelinFields_AreTheSame(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for name, fields := range theirFields {
@@ -197,7 +197,7 @@ func enumOf(schema map[string]any) (values []string) {
 	return values
 }
 
-func TestTheirRequestsAreTaken(t *testing.T) {
+func TestRoutes_OpenZeppelinRequests_AreAccepted(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for path, bodies := range theirRequests {
@@ -213,7 +213,7 @@ func TestTheirRequestsAreTaken(t *testing.T) {
 // Unknown query parameters and body fields are ignored where OpenZeppelin ignores them: everywhere except in the patch of a
 // relayer. In v1.8 EvmTransactionRequest, SignDataRequest, SignTypedDataRequest, PaginationQuery and StatusQuery derive
 // serde's Deserialize without deny_unknown_fields; UpdateRelayerRequestRaw has it.
-func TestUnknownNames_AreTakenAsTheirsTakesThem(t *testing.T) {
+func TestUnknownNames_AreHandledAsByOpenZeppelin(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for path, bodies := range theirRequests {
@@ -231,7 +231,7 @@ func TestUnknownNames_AreTakenAsTheirsTakesThem(t *testing.T) {
 }
 
 // The envelope's null fields are present, pagination is present for lists only, and errors are envelopes too.
-func TestTheirEnvelopeIsOurs(t *testing.T) {
+func TestEnvelope_HasOpenZeppelinFields(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for path, fields := range map[string][]string{

@@ -63,7 +63,7 @@ func TestNewHandler_BadConfig_Fails(t *testing.T) {
 	require.ErrorContains(t, err, "timeout")
 }
 
-func TestAKeyIsRotatedUnderOneName(t *testing.T) {
+func TestAuth_TwoKeysOfOneName_AreOneCaller(t *testing.T) {
 	t.Parallel()
 	var limited []string
 	a := setup(t, func(c *Config) {
@@ -83,8 +83,7 @@ func TestAKeyIsRotatedUnderOneName(t *testing.T) {
 	require.Equal(t, []string{"first", "first"}, limited)
 }
 
-// A key may do what its role allows; any other request does not reach the relayer.
-func TestAKeyDoesWhatItsRoleAllows(t *testing.T) {
+func TestAuth_RoleTooLow_RequestDoesNotReachRelayer(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *Config) {
 		c.Keys = []apikey.Key{{Name: "first", Key: testKey}, {Name: "sub", Key: testKey + "s", Role: apikey.Submitter}, {Name: "read", Key: testKey + "r", Role: apikey.Reader}}
@@ -114,7 +113,7 @@ func TestAKeyDoesWhatItsRoleAllows(t *testing.T) {
 }
 
 // No path is redirected: extra slashes are ignored, as OpenZeppelin's does, and paths with dots are not found.
-func TestPathsAreNotRedirected(t *testing.T) {
+func TestHandler_UncleanPath_IsNotRedirected(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for path, code := range map[string]int{
@@ -179,7 +178,7 @@ func TestRoutes_NotImplemented_SaysSo(t *testing.T) {
 	require.NotEqual(t, "0", w.Header().Get("Content-Length"))
 }
 
-func TestBodiesAreBounded(t *testing.T) {
+func TestHandler_Body_SizeAndTypeAreChecked(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	padded := strings.Repeat(" ", maxBody-len(submission("1"))) + submission("1")
@@ -224,7 +223,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestARequestsIDIsEchoed(t *testing.T) {
+func TestHandler_RequestID_IsEchoed(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	require.Equal(t, "é-1", a.do("GET", "/health", "", "X-Request-Id", "é-1").Header().Get("X-Request-Id"))
@@ -251,7 +250,7 @@ func TestARequestsIDIsEchoed(t *testing.T) {
 	require.Empty(t, a.txs)
 }
 
-func TestAPanicEndsOneRequestOnly(t *testing.T) {
+func TestHandler_Panic_EndsOneRequest(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	a.panics = "index out of range"
@@ -274,7 +273,7 @@ func TestAPanicEndsOneRequestOnly(t *testing.T) {
 	require.Zero(t, inFlight.GetGauge().GetValue())
 }
 
-func TestLogAndMetricsKnowRoutesOnly(t *testing.T) {
+func TestHandler_LogAndMetrics_ContainRoutesOnly(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	a.do("POST", poolTransactions, submission("31337"), "X-Request-Id", "req-1")
@@ -307,7 +306,7 @@ func TestLogAndMetricsKnowRoutesOnly(t *testing.T) {
 	}, series)
 }
 
-func TestMetricsAreServedWhereThereAreAny(t *testing.T) {
+func TestMetrics_Configured_AreServed(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *Config) {
 		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "up 1") })

@@ -33,7 +33,7 @@ func (q *asking) RPC(ctx context.Context, id, method string, params json.RawMess
 const oneCall = `{"jsonrpc":"2.0","id":1,"method":"eth_getLogs","params":[{}]}`
 
 // Concurrent calls of nodes are limited, because their responses are large, and in memory until they are written.
-func TestCallsOfNodesAreBounded(t *testing.T) {
+func TestRPC_ConcurrentCalls_AreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		spent := 0

@@ -50,7 +50,7 @@ func requests(tx string) map[string]struct{ method, path, body string } {
 }
 
 // Each route returns every described response, and (see api.do) no other; every described field occurs in some response.
-func TestTheDescriptionIsWhatTheServerDoes(t *testing.T) {
+func TestOpenAPI_EachRoute_ReturnsDescribedResponsesOnly(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *Config) { c.RequestTimeout = 20 * time.Millisecond })
 	tx := a.submitted()
@@ -144,8 +144,7 @@ var nodeFailure = &relayer.RPCError{
 	Code: 3, Message: "execution reverted", Description: "the node answered with an error", Data: json.RawMessage(`"0x08c379a0"`),
 }
 
-// Every error of package relayer is mapped to a response.
-func TestErrorsBecomeAnswers(t *testing.T) {
+func TestErrors_EachRelayerError_HasItsResponse(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		err        error
@@ -216,7 +215,7 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 	}
 }
 
-func TestAnUnknownOutcomeIsTold(t *testing.T) {
+func TestErrors_UnknownOutcome_MessageSaysHowToCheck(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	tx := a.submitted()
@@ -232,7 +231,7 @@ func TestAnUnknownOutcomeIsTold(t *testing.T) {
 	}
 }
 
-func TestRelayersAreListedInPages(t *testing.T) {
+func TestListRelayers_Pages(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	e := read(t, a.do("GET", "/api/v1/relayers", ""), 200)
@@ -266,7 +265,7 @@ func TestRelayersAreListedInPages(t *testing.T) {
 	}
 }
 
-func TestARelayersStateIsExact(t *testing.T) {
+func TestRelayerStatus_AmountsAreExact(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	e := read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status", ""), 200)
@@ -310,7 +309,7 @@ func TestSign_MessageIsSignedAsSent(t *testing.T) {
 	}
 }
 
-func TestOnlyReadsReachTheNode(t *testing.T) {
+func TestRPC_OnlyReadsReachNode(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	rpc := func(body string) string {
@@ -351,7 +350,7 @@ func TestOnlyReadsReachTheNode(t *testing.T) {
 }
 
 // Requests to nodes and signers are limited, each call of a batch by itself, and no others.
-func TestCallsOfNodesAndSignersAreLimited(t *testing.T) {
+func TestLimit_NodeAndSignerCalls_AreCountedSeparately(t *testing.T) {
 	t.Parallel()
 	var asked []int
 	full := false
@@ -390,7 +389,7 @@ func TestCallsOfNodesAndSignersAreLimited(t *testing.T) {
 	}
 }
 
-func TestHealthSaysWhyNot(t *testing.T) {
+func TestHealth_NotReady_GivesReason(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	w := a.do("GET", "/api/v1/health", "", "Authorization", "")

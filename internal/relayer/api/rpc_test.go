@@ -13,8 +13,7 @@ import (
 
 const poolRPC = "/api/v1/relayers/pool-1/rpc"
 
-// Parameters that are not an array fail their own call, and no other of the batch.
-func TestParametersAreAnArray(t *testing.T) {
+func TestRPC_ParametersAreNoArray_FailsOnlyThatCall(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for _, params := range []string{`{}`, `{"to":"0x1"}`, `1`, `"[]"`, `true`} {
@@ -30,7 +29,7 @@ func TestParametersAreAnArray(t *testing.T) {
 }
 
 // The responses of a batch are bounded together: a call beyond the bound gets an error, and no node is called.
-func TestABatchsAnswersAreBounded(t *testing.T) {
+func TestRPC_BatchResponseTooLarge_LaterCallsFail(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	a.rpcResult = json.RawMessage(`"` + strings.Repeat("0", 3<<20) + `"`)
@@ -53,7 +52,7 @@ func TestABatchsAnswersAreBounded(t *testing.T) {
 	require.Equal(t, 3, a.calls)
 }
 
-func TestAMalformedQueryIsRefused(t *testing.T) {
+func TestHandler_MalformedQuery_BadRequest(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for _, path := range []string{"/api/v1/relayers", poolTransactions, "/api/v1/relayers/pool-1/status"} {

@@ -44,7 +44,7 @@ func client(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-func TestAServerServesManyAtOnce(t *testing.T) {
+func TestServer_ConcurrentClients(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *Config) { c.Logger = nil })
 	s, c := running(t, a), client(t)
@@ -114,7 +114,7 @@ func TestUnauthorized_ClosesConnection(t *testing.T) {
 	}
 }
 
-func TestTenMegabytesAreNotRead(t *testing.T) {
+func TestServer_BodyTooLarge_IsNotRead(t *testing.T) {
 	t.Parallel()
 	s := running(t, setup(t))
 	for name, head := range map[string]string{
@@ -137,8 +137,7 @@ func TestTenMegabytesAreNotRead(t *testing.T) {
 	}
 }
 
-// A client that reads only after it has sent everything receives its response.
-func TestAClientThatSendsItAllFirstReadsItsAnswer(t *testing.T) {
+func TestServer_ClientSendsWholeBodyFirst_GetsResponse(t *testing.T) {
 	t.Parallel()
 	s := running(t, setup(t))
 	zeros := strings.Repeat("0", 1<<20)
@@ -179,7 +178,7 @@ func TestAClientThatSendsItAllFirstReadsItsAnswer(t *testing.T) {
 	}
 }
 
-func TestAClientThatSendsWithoutEndIsCutOff(t *testing.T) {
+func TestServer_EndlessBody_ClosesConnection(t *testing.T) {
 	t.Parallel()
 	s := running(t, setup(t))
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.Addr().String())
@@ -196,8 +195,7 @@ func TestAClientThatSendsWithoutEndIsCutOff(t *testing.T) {
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-// A client that announces a large body and then stops sending is cut off soon.
-func TestAClientThatFallsSilentIsCutOff(t *testing.T) {
+func TestServer_ClientStopsSending_ClosesConnection(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewUnstartedServer(drainBody(setup(t).handler, 200*time.Millisecond))
 	s.Config.ReadTimeout = time.Hour
@@ -214,7 +212,7 @@ func TestAClientThatFallsSilentIsCutOff(t *testing.T) {
 	require.Contains(t, string(all), "401 Unauthorized")
 }
 
-func TestHeadersAreBounded(t *testing.T) {
+func TestServer_HeadersTooLarge_431(t *testing.T) {
 	t.Parallel()
 	s, c := running(t, setup(t)), client(t)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Addr().String()+"/api/v1/health", nil)
@@ -226,7 +224,7 @@ func TestHeadersAreBounded(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 }
 
-func TestAServerNeedsAnAddress(t *testing.T) {
+func TestOpen_AddressInUse_Fails(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	s := running(t, a)
@@ -240,7 +238,7 @@ func TestAServerNeedsAnAddress(t *testing.T) {
 	require.Error(t, closed.Run(t.Context()))
 }
 
-func TestAStoppingServerFinishesWhatItHasBegun(t *testing.T) {
+func TestServer_Stop_FinishesRunningRequests(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *Config) { c.Logger = nil })
 	begun, finish := make(chan struct{}), make(chan struct{})
@@ -272,8 +270,7 @@ func (s *slow) Submit(ctx context.Context, sub relayer.Submission) (*relayer.Tra
 	return s.fake.Submit(ctx, sub)
 }
 
-// Idle clients that use all connections do not block health checks.
-func TestIdleClientsDoNotKeepOthersOut(t *testing.T) {
+func TestServer_IdleConnections_DoNotBlockHealth(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *Config) { c.Logger = nil })
 	s, c := running(t, a), client(t)
@@ -301,7 +298,7 @@ func TestIdleClientsDoNotKeepOthersOut(t *testing.T) {
 	require.NoError(t, post(t.Context(), c, s.Addr(), `"0x5"`, "k"))
 }
 
-func TestInACrowdOnlyHealthIsTold(t *testing.T) {
+func TestServer_Overloaded_AnswersHealthOnly(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for path, code := range map[string]int{"/health": 200, "/api/v1/health": 200, "/api/v1/relayers": 503, "/": 503} {

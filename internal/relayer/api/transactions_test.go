@@ -16,7 +16,7 @@ import (
 
 const poolTransactions = "/api/v1/relayers/pool-1/transactions"
 
-func TestASubmissionIsAnsweredWithItsTransaction(t *testing.T) {
+func TestSubmit_ReturnsTransaction(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	w := a.do("POST", poolTransactions, submission(maxText), "X-Request-Id", "req-1",
@@ -45,7 +45,7 @@ func TestASubmissionIsAnsweredWithItsTransaction(t *testing.T) {
 }
 
 // An invalid submission does not reach the relayer. The decoder's tests cover the kinds of invalid bodies.
-func TestABadSubmissionIsRefused(t *testing.T) {
+func TestSubmit_InvalidBody_BadRequest(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	tx := a.submitted()
@@ -64,7 +64,7 @@ func TestABadSubmissionIsRefused(t *testing.T) {
 	require.Len(t, a.txs, 1)
 }
 
-func TestARepeatedKeyGivesTheSameTransaction(t *testing.T) {
+func TestSubmit_RepeatedIdempotencyKey_ReturnsSameTransaction(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	post := func(body string, headers ...string) (int, string) {
@@ -97,7 +97,7 @@ func TestARepeatedKeyGivesTheSameTransaction(t *testing.T) {
 	require.Equal(t, 200, code)
 }
 
-func TestManyAtOnceWithOneKeyAreOne(t *testing.T) {
+func TestSubmit_ConcurrentWithOneIdempotencyKey_StoresOne(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	quiet := setup(t, func(c *Config) { c.Logger, c.Service = nil, a.fake })
@@ -124,7 +124,7 @@ func TestManyAtOnceWithOneKeyAreOne(t *testing.T) {
 	require.Len(t, a.txs, 1)
 }
 
-func TestTransactionsAreFiltered(t *testing.T) {
+func TestListTransactions_Filters(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for range 3 {
@@ -155,7 +155,7 @@ func TestTransactionsAreFiltered(t *testing.T) {
 	}
 }
 
-func TestTransactionsAreFoundChangedAndCanceled(t *testing.T) {
+func TestTransactions_GetReplaceCancel(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	id := a.submitted()
@@ -226,7 +226,7 @@ func (l *listing) Transactions(ctx context.Context, id string, f relayer.Filter,
 }
 
 // Lists use only some of the database's connections; further ones wait for a moment, and are rejected.
-func TestListsLeaveRoomForOthers(t *testing.T) {
+func TestListTransactions_Concurrent_AreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := setup(t) // inside the bubble: its time stops while a goroutine waits for a channel from outside

@@ -53,7 +53,7 @@ func (o *outsider) counts() (mined, pending uint64) {
 }
 
 // Transactions of a foreign sender use nonces that the relayers had assigned, and nonces that they would assign next.
-func TestKeyThatSomebodyElseUsesToo(t *testing.T) {
+func TestForeignSender_UsesKeysNonces_EachIsExecutedOnce(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 2, geth: pool(1000)})
 	l := sc.load(200)
@@ -110,7 +110,7 @@ func TestKeyThatSomebodyElseUsesToo(t *testing.T) {
 
 // When the pool of relayers was made, a foreign sender's transactions were pending with its key. They were dropped
 // later. The relayers must fill those nonces.
-func TestNoncesThatSomebodyElseGaveUpAreFilled(t *testing.T) {
+func TestForeignSender_PendingIsDropped_GapIsFilled(t *testing.T) {
 	t.Parallel()
 	sc := prepare(t, setting{keys: 1, relayers: 2, inFlight: 64, confirmations: 2})
 	o := &outsider{t: t, chain: sc.node.Client(), key: sc.keys[0]}

@@ -83,8 +83,8 @@ func TestReorganization_VanishedTransactionsAreMinedAgain(t *testing.T) {
 	v.records()
 }
 
-// geth forgets its last blocks and their transactions. Each is executed once.
-func TestRewoundNodeMinesEverythingOnce(t *testing.T) {
+// geth forgets its last blocks and their transactions.
+func TestRewind_BlocksAreForgotten_EachIsExecutedOnce(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 8, geth: pool(1000)})
 	l := sc.load(150)
@@ -133,7 +133,7 @@ func (v *truth) underWay() (open int) {
 }
 
 // A chain that started again has the same id, and perhaps the same genesis block. The relayers must send nothing on it.
-func TestChainThatBeganAnewIsRefused(t *testing.T) {
+func TestChainReset_Refuses(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 3, geth: pool(1000)})
 	l := sc.load(40)
@@ -207,7 +207,7 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 }
 
 // A chain may start again with the same first block, if its genesis is configured, and while it is short.
-func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
+func TestChainReset_ShortWithSameGenesis_Refuses(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 2, geth: pool(1000)})
 	v := sc.truth()

@@ -12,7 +12,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/events"
 )
 
-func TestARelayersEventsAreDeliveredInOrder(t *testing.T) {
+func TestAnnounce_RelayerEvents_AreDeliveredInOrder(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	key := openzeppelin.Relayer{ID: "0xaa", Name: "東京", Network: "dev", NetworkType: "evm", SystemDisabled: new(true)}

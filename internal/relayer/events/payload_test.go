@@ -72,7 +72,7 @@ func payloads(t *testing.T, db *pgxpool.Pool, n int) (all []payload) {
 	return all
 }
 
-func TestBodyIsTheTransactionAsItWasExactToTheLastDigit(t *testing.T) {
+func TestBody_Transaction_AmountsAreExact(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	id := newTx(t)
@@ -119,8 +119,7 @@ func TestBodyIsTheTransactionAsItWasExactToTheLastDigit(t *testing.T) {
 	require.Contains(t, string(body), `</script> & 🦊`)
 }
 
-// A late or replayed delivery has the data that the transaction had at the change, not later data.
-func TestReplacedContentsAreToldAsTheyWere(t *testing.T) {
+func TestBody_ReplacedLater_HasContentsOfTheChange(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	l := openStore(db)
@@ -170,7 +169,7 @@ func TestReplacedContentsAreToldAsTheyWere(t *testing.T) {
 }
 
 // Fees without a value in the request are delivered as they were offered at that change.
-func TestOfferedFeesAreTold(t *testing.T) {
+func TestBody_RequestWithoutFees_HasOfferedFees(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	l := openStore(db)
@@ -204,8 +203,7 @@ func TestOfferedFeesAreTold(t *testing.T) {
 	require.Equal(t, [][3]string{{}, {"20", "", ""}, {"", "40", "2"}, {"20", "", ""}}, told)
 }
 
-// A replayed delivery has the body of the first one, whatever has happened to its transaction since.
-func TestADeliveredWebhookIsReplayedAsItWas(t *testing.T) {
+func TestReplay_Delivered_HasTheFirstBody(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	l := openStore(db)

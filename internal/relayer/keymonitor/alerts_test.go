@@ -49,8 +49,8 @@ var (
 	alertName  = regexp.MustCompile(`(?m)alert(?:name)?: (\w+)`)
 )
 
-// Every metric in an alert exists; an alert on a missing metric never fires.
-func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
+// An alert on a missing metric never fires.
+func TestAlerts_MetricsExist(t *testing.T) {
 	t.Parallel()
 	reg := names{Registerer: prometheus.NewRegistry(), known: map[string]bool{}}
 	evm.NewMetrics(reg)
@@ -71,7 +71,7 @@ func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
 	}
 }
 
-func TestEveryAlertHasATestThatFiresIt(t *testing.T) {
+func TestAlerts_EachHasFiringTest(t *testing.T) {
 	t.Parallel()
 	rules, err := os.ReadFile("../../../deploy/prometheus/relayer.rules.yml")
 	require.NoError(t, err)

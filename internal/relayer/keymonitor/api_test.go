@@ -77,7 +77,7 @@ func (a *apiServer) limited(got answer, text string) {
 	require.Positive(a.t, after)
 }
 
-func TestSwitchedOffTakesNothingNewAndFinishesTheRest(t *testing.T) {
+func TestPool_Disabled_FinishesPendingAndRejectsNew(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000)
 	good := `{"to":"` + f.chain.Accounts[0].Address.Hex() + `","value":1,"data":"0x","speed":"fast"}`
@@ -110,7 +110,7 @@ func TestSwitchedOffTakesNothingNewAndFinishesTheRest(t *testing.T) {
 	})
 }
 
-func TestPoliciesAnswerWithWhatIsWrong(t *testing.T) {
+func TestPolicies_Violated_ResponseNamesPolicy(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000)
 	listed := f.chain.Accounts[0].Address
@@ -145,7 +145,7 @@ func TestPoliciesAnswerWithWhatIsWrong(t *testing.T) {
 	require.EqualValues(t, 2, key.NextNonce, "a rejected request took no nonce")
 }
 
-func TestLimitsAnswerWithWhenToComeBack(t *testing.T) {
+func TestLimits_Exceeded_ResponseHasRetryAfter(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000)
 	o := f.options()

@@ -124,7 +124,7 @@ func send(t testing.TB, r *relayertest.Relayer, relayerID string, to common.Addr
 	}})
 }
 
-func TestAKeyIsTakenOutOnLowBalanceAndComesBackAFifthAboveIt(t *testing.T) {
+func TestKey_LowBalance_DisabledUntilAFifthAboveMinimum(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000, 900)
 	poor := f.keys[1]
@@ -197,7 +197,7 @@ func (c *refusing) send(ctx context.Context, raws []evm.Raw, send func(context.C
 	return send(ctx, raws)
 }
 
-func TestAKeyIsTakenOutAfterRepeatedRefusalsAndProbed(t *testing.T) {
+func TestKey_RepeatedRefusals_DisabledAndProbed(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000)
 	key := f.keys[0]
@@ -233,7 +233,7 @@ func TestAKeyIsTakenOutAfterRepeatedRefusalsAndProbed(t *testing.T) {
 	require.Equal(t, []string{"relayer_disabled 1 repeated errors: insufficient funds true", "relayer_enabled 2  false"}, f.events(key))
 }
 
-func TestOnlyKeysThatCanPayGetSomething(t *testing.T) {
+func TestAllocate_KeyCannotPay_GetsNothing(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000, 1000)
 	r := relayertest.Start(t, f.options())
@@ -293,8 +293,8 @@ func TestCommitted_PaidTransaction_IsReleased(t *testing.T) {
 	}
 }
 
-// A key whose signer fails is disabled while it fails, so that no new transaction waits for it.
-func TestAKeyIsOutWhileItsSignerFails(t *testing.T) {
+// A key is disabled while its signer fails, so that no new transaction waits for it.
+func TestKey_SignerFails_IsDisabled(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000)
 	local, _ := f.ring.Signer(f.keys[0])

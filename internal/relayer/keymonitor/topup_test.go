@@ -59,8 +59,7 @@ func (f *fixture) topUps(key common.Address) (n int, sum int64) {
 	return n, sum
 }
 
-// Several processes find the same keys low at the same time; each key gets its top-up once.
-func TestKeysAreToppedUpOnceByAnyNumberOfProcesses(t *testing.T) {
+func TestTopUp_SeveralProcesses_EachKeyOnce(t *testing.T) {
 	t.Parallel()
 	f, o, from := funded(t, 100_000, 100, 1000, 0)
 	for range 3 {
@@ -98,7 +97,7 @@ func TestKeysAreToppedUpOnceByAnyNumberOfProcesses(t *testing.T) {
 	}
 }
 
-func TestTopUpsKeepTheirCeilings(t *testing.T) {
+func TestTopUp_KeepsAmountAndDailyLimits(t *testing.T) {
 	t.Parallel()
 	f, o, _ := funded(t, 100_000, 0, 0)
 	o.TopUp.Most, o.TopUp.PerDay = milli(700), milli(1000)
@@ -122,7 +121,7 @@ func TestTopUpsKeepTheirCeilings(t *testing.T) {
 	requireMetric(t, o.Registry, "rollcall_relayer_topped_up_ether_total", nil, 1)
 }
 
-func TestAFundingKeyThatRunsDryPromisesNothing(t *testing.T) {
+func TestTopUp_FundingKeyRunsDry_StoresOnlyWhatItCanPay(t *testing.T) {
 	t.Parallel()
 	f, o, _ := funded(t, 5500, 0, 0)
 	o.Registry = prometheus.NewRegistry()
@@ -133,8 +132,7 @@ func TestAFundingKeyThatRunsDryPromisesNothing(t *testing.T) {
 	})
 }
 
-// If a process dies after it stored a top-up, another process sends it.
-func TestATopUpOutlivesItsProcess(t *testing.T) {
+func TestTopUp_ProcessDies_AnotherSendsIt(t *testing.T) {
 	t.Parallel()
 	f, o, from := funded(t, 100_000, 0)
 	topUp := o.TopUp
@@ -159,7 +157,7 @@ func TestATopUpOutlivesItsProcess(t *testing.T) {
 }
 
 // A key has at most one pending top-up, and the daily limit is exact to the wei, under any concurrency.
-func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
+func TestTopUp_Concurrent_LimitsAreExact(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 0)
 	db := f.db.Pool(t)
@@ -203,7 +201,7 @@ func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
 }
 
 // A key gets no second top-up soon after the first is final, because balances may be read from a node that lags behind.
-func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
+func TestTopUp_ToppedUpRecently_Waits(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 0)
 	db := f.db.Pool(t)
@@ -229,8 +227,7 @@ func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key tops up no other key")
 }
 
-// A funding key that may not pay must not count as a failed balance check.
-func TestAFundingKeyThatMayNotPayIsNoFailedLook(t *testing.T) {
+func TestTopUp_FundingKeyPausedOrDisabled_BalanceCheckDoesNotFail(t *testing.T) {
 	t.Parallel()
 	for outcome, may := range map[string]func(bool) store.KeyChange{
 		"paused":   func(pay bool) store.KeyChange { return store.KeyChange{Paused: new(!pay)} },
@@ -273,7 +270,7 @@ func (m *feeless) Fees(ctx context.Context) (evm.Fees, error) {
 	return m.Chain.Fees(ctx)
 }
 
-func TestATopUpThatFailsIsNoFailedLook(t *testing.T) {
+func TestTopUp_Fails_BalanceCheckDoesNotFail(t *testing.T) {
 	t.Parallel()
 	f, o, _ := funded(t, 100_000, 0)
 	o.Registry = prometheus.NewRegistry()

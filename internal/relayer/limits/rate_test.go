@@ -32,7 +32,7 @@ func ask(t testing.TB, g *Guard, caller, trader string) *relayer.LimitError {
 	return limit
 }
 
-func TestEachLimitRefusesAndSaysWhenItIsWorthTryingAgain(t *testing.T) {
+func TestGuard_EachLimit_RejectsWithRetryAfter(t *testing.T) {
 	t.Parallel()
 	two := ratelimit.Rate{PerSecond: 2, Burst: 3}
 	for name, c := range map[string]struct {
@@ -89,7 +89,7 @@ func TestGuard_RefusedRequest_UsesNoAllowance(t *testing.T) {
 	require.Equal(t, "global rate limit", ask(t, g, "c", "").Limit)
 }
 
-func TestCallsCountOneByOneAndComeTogether(t *testing.T) {
+func TestAdmitCalls_Batch_EachCallTakesAToken(t *testing.T) {
 	t.Parallel()
 	g, pass := clocked(Rates{Global: ratelimit.Rate{PerSecond: 1, Burst: 10}, Caller: ratelimit.Rate{PerSecond: 1, Burst: 5}})
 	require.NoError(t, g.AdmitCalls("a", 3))
@@ -106,7 +106,7 @@ func TestCallsCountOneByOneAndComeTogether(t *testing.T) {
 	require.NoError(t, g.AdmitCalls("a", 1))
 }
 
-func TestWithoutLimitsEverythingPasses(t *testing.T) {
+func TestGuard_NoRates_AdmitsAll(t *testing.T) {
 	t.Parallel()
 	g, _ := clocked(Rates{})
 	for range 10_000 {
@@ -116,7 +116,7 @@ func TestWithoutLimitsEverythingPasses(t *testing.T) {
 	require.Empty(t, g.callers)
 }
 
-func TestTradersAreBoundedAndTheBusyOnesRemembered(t *testing.T) {
+func TestGuard_ManyTraders_RemembersRecentOnes(t *testing.T) {
 	t.Parallel()
 	g, _ := clocked(Rates{Trader: ratelimit.Rate{PerSecond: 1, Burst: 1}, Traders: 100})
 	require.Nil(t, ask(t, g, "a", "busy"))
@@ -128,7 +128,7 @@ func TestTradersAreBoundedAndTheBusyOnesRemembered(t *testing.T) {
 	require.Equal(t, 100, g.recent.Len())
 }
 
-func TestLimitsAreExactForManyAtOnce(t *testing.T) {
+func TestGuard_Concurrent_LimitsAreExact(t *testing.T) {
 	t.Parallel()
 	g, _ := clocked(Rates{Global: ratelimit.Rate{PerSecond: 1, Burst: 100}, Caller: ratelimit.Rate{PerSecond: 1, Burst: 60}, Trader: ratelimit.Rate{PerSecond: 1, Burst: 1000}})
 	var admitted [3]atomic.Int64

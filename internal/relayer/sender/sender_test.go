@@ -113,7 +113,7 @@ func run(t *testing.T, s *Sender, jobs ...*Job) {
 }
 
 // Every attempt is stored before it is sent, in the order of each key's nonces, and its result is recorded.
-func TestStoredThenSentInOrder(t *testing.T) {
+func TestSender_StoresThenSendsInNonceOrder(t *testing.T) {
 	t.Parallel()
 	s, p, keys := setup(t)
 	var jobs []*Job
@@ -163,7 +163,7 @@ func TestSender_NotReady_SendsNothing(t *testing.T) {
 }
 
 // Failures count from the first to the last, while none of them is older than a minute and no broadcast reaches a node.
-func TestUnreached(t *testing.T) {
+func TestUnreached_CountsFromFirstFailureToLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, _, _ := setup(t)
@@ -217,7 +217,7 @@ func TestSender_NodeOutcome_DecidesTheStatus(t *testing.T) {
 	}
 }
 
-func TestNoopsAreSentToOneself(t *testing.T) {
+func TestBuild_Noop_IsSentToItsOwnKey(t *testing.T) {
 	t.Parallel()
 	s, _, keys := setup(t)
 	canceled := tx(keys[0], 7)
@@ -233,7 +233,7 @@ func TestNoopsAreSentToOneself(t *testing.T) {
 }
 
 // The next attempt outbids the last one of the same nonce; at another nonce it starts from the market fee.
-func TestNextAttempt(t *testing.T) {
+func TestNext_SameNonce_Outbids(t *testing.T) {
 	t.Parallel()
 	s, _, keys := setup(t)
 	pending := tx(keys[0], 3)
@@ -268,8 +268,7 @@ func TestNextAttempt(t *testing.T) {
 	require.ErrorIs(t, err, errNotHeld)
 }
 
-// Of concurrent results of a transaction, that of its latest attempt is recorded, in whatever order they arrive.
-func TestWordOfTheLatestAttemptIsRecorded(t *testing.T) {
+func TestResults_SeveralAttempts_LatestIsRecorded(t *testing.T) {
 	t.Parallel()
 	s, p, keys := setup(t)
 	one, other := uuid.New(), uuid.New()
@@ -336,7 +335,7 @@ func TestEvents_Signed_HasTheSignersError(t *testing.T) {
 }
 
 // A transaction that no node accepts is given up even if its no-op cannot outbid it under the cap.
-func TestNoopOfWhatFailedNeedsNotOutbidAtTheCap(t *testing.T) {
+func TestNext_NoopOfFailedAtCap_DoesNotOutbid(t *testing.T) {
 	t.Parallel()
 	s, _, keys := setup(t, func(c *Config) { c.MaxFee, c.NoopFactor = wei(1000), 1 })
 	failed := tx(keys[0], 3)
@@ -432,7 +431,7 @@ func TestNext_NoopThatLacksGas_GrowsUpToABound(t *testing.T) {
 }
 
 // A stop waits for a signer that hangs, but not for all jobs queued for that signer.
-func TestAStopDoesNotWaitForSignersLong(t *testing.T) {
+func TestSender_StopWhileSignerHangs_DropsQueuedJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		local := signertest.Keys(t, t.Name(), 1)[0]
 		remote := signertest.NewFake(local.Signer)
@@ -458,7 +457,7 @@ func TestAStopDoesNotWaitForSignersLong(t *testing.T) {
 }
 
 // A long queue for a signer that hangs does not delay other keys' transactions, and duplicate jobs are signed once.
-func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
+func TestSender_SignerHangs_OtherKeysGoOn(t *testing.T) {
 	t.Parallel()
 	keys := signertest.Keys(t, t.Name(), 2)
 	remote := signertest.NewFake(keys[0].Signer)

@@ -16,7 +16,7 @@ import (
 )
 
 // While no nonces are allocated after a database failover, the relayer reports unhealthy, so that callers use another one.
-func TestHealthAfterAFailover(t *testing.T) {
+func TestHealth_DatabaseFailedOver_NotReadyWhileNothingIsAllocated(t *testing.T) {
 	f := setup(t, 1)
 	var down atomic.Bool
 	f.options.Tracker = func(c *tracker.Config) {

@@ -44,8 +44,7 @@ func (f *fixture) known(t *testing.T, r *relayertest.Relayer) {
 	}, 30*time.Second, 10*time.Millisecond)
 }
 
-// A transaction that one key cannot pay for is accepted while another key can.
-func TestSimulatedIsWhatTheRichestKeyWouldSend(t *testing.T) {
+func TestSubmit_OneKeyCanPay_IsAccepted(t *testing.T) {
 	f := setup(t, 2)
 	rich := f.ring.Addresses()[1]
 	f.chain.Fund(testchain.Ether(1000), rich)
@@ -67,7 +66,7 @@ func TestSimulatedIsWhatTheRichestKeyWouldSend(t *testing.T) {
 
 // Only a value above every key's balance is rejected permanently. A transaction that lacks funds because of pending ones,
 // or because balances were not read yet, may pass later.
-func TestNoFundsJustNowIsNotForGood(t *testing.T) {
+func TestSubmit_FundsArePending_IsRetryable(t *testing.T) {
 	f := setup(t, 1)
 	r := f.watched(t)
 	key, to := f.ring.Addresses()[0], f.chain.Accounts[0].Address
@@ -91,7 +90,7 @@ func TestNoFundsJustNowIsNotForGood(t *testing.T) {
 	require.ErrorAs(t, err, &invalid)
 }
 
-func TestBalancesThatNobodyHasReadRefuseNothingForGood(t *testing.T) {
+func TestSubmit_BalancesUnread_IsRetryable(t *testing.T) {
 	f := setup(t, 2)
 	r := f.start(t)
 	s := f.submission()
@@ -101,8 +100,7 @@ func TestBalancesThatNobodyHasReadRefuseNothingForGood(t *testing.T) {
 	require.ErrorAs(t, err, &poor)
 }
 
-// A replacement is simulated from its own key, under whichever relayer id it is requested.
-func TestReplacementIsSimulatedFromItsKey(t *testing.T) {
+func TestReplace_AnyRelayerID_IsSimulatedFromItsKey(t *testing.T) {
 	f := setup(t, 2)
 	own, rich := f.ring.Addresses()[0], f.ring.Addresses()[1]
 	f.chain.Fund(testchain.Ether(1000), rich)
@@ -128,7 +126,7 @@ func TestReplacementIsSimulatedFromItsKey(t *testing.T) {
 
 // A replacement that its key cannot pay for is rejected like a submission. No node would accept it, and the rejections
 // would count against the key.
-func TestReplacementIsHeldAgainstWhatItsKeyOwns(t *testing.T) {
+func TestReplace_KeyCannotPay_IsRejected(t *testing.T) {
 	f := setup(t, 1)
 	r := f.watched(t, func(c *service.Config) { c.Cap = 2 })
 	var txs []*relayer.Transaction
@@ -167,7 +165,7 @@ func TestReplacementIsHeldAgainstWhatItsKeyOwns(t *testing.T) {
 }
 
 // Without a known balance no replacement is rejected, and one that costs no more than before never is.
-func TestReplacementThatCostsNoMoreIsTaken(t *testing.T) {
+func TestReplace_BalanceUnknownOrCostsNoMore_IsAccepted(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
 	s := f.submission()

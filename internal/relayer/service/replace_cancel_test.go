@@ -19,7 +19,7 @@ import (
 )
 
 // A replacement that is never the first to store its attempt fails. A cancellation leaves its stored intent to the tracker.
-func TestRacesThatAreAlwaysLostEnd(t *testing.T) {
+func TestReplace_AttemptIsNeverFirst_Fails(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
 	to := f.chain.Accounts[0].Address
@@ -41,8 +41,7 @@ func TestRacesThatAreAlwaysLostEnd(t *testing.T) {
 	require.Equal(t, relayer.IntentCancel, canceled.Intent)
 }
 
-// A cancellation whose statement gets no response has an unknown outcome.
-func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
+func TestCancel_StatementWithoutResponse_IsUnknown(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
 	tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
@@ -88,7 +87,7 @@ func TestStateError_GivesTheReason(t *testing.T) {
 }
 
 // A replacement must have the accepted metadata, because limits were checked with them.
-func TestReplacementKeepsItsMetadata(t *testing.T) {
+func TestReplace_OtherMetadata_IsRejected(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
 	to := f.chain.Accounts[0].Address

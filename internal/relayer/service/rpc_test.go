@@ -83,7 +83,7 @@ func TestRPC_Callers_AnsweredOrUnavailable(t *testing.T) {
 }
 
 // A pool's minimum balance is that of its keys. A relayer's name is its id: a patch may contain it, and no other name.
-func TestAPatchMaySendTheNameBack(t *testing.T) {
+func TestUpdate_OwnName_IsAccepted(t *testing.T) {
 	f := setup(t, 2)
 	r := f.start(t, func(c *service.Config) { c.MinBalance = big.NewInt(7) })
 	key := strings.ToLower(f.ring.Addresses()[1].Hex())

@@ -67,7 +67,7 @@ func (f *fixture) submission() relayer.Submission {
 	}}
 }
 
-func TestSubmittedIsMinedAndConfirmed(t *testing.T) {
+func TestSubmit_IsMinedAndConfirmed(t *testing.T) {
 	f := setup(t, 2)
 	r := f.start(t)
 	tx := r.Send(t, f.chain.Accounts[0].Address, 5, nil)
@@ -81,7 +81,7 @@ func TestSubmittedIsMinedAndConfirmed(t *testing.T) {
 
 // A thousand submissions with one idempotency key, to three processes at once, store one transaction. That holds after it
 // was mined, and for a process that was started later.
-func TestOneIdempotencyKeyIsOneTransaction(t *testing.T) {
+func TestSubmit_ConcurrentWithOneIdempotencyKey_StoresOne(t *testing.T) {
 	f := setup(t, 2)
 	var processes []*relayertest.Relayer
 	for range 3 {
@@ -130,7 +130,7 @@ func TestOneIdempotencyKeyIsOneTransaction(t *testing.T) {
 
 // A burst over several processes leaves no key with more than one transaction above any other. The rest is queued, then
 // rejected.
-func TestBurstIsSpreadAndThenQueued(t *testing.T) {
+func TestSubmit_Burst_IsSpreadThenQueuedThenRejected(t *testing.T) {
 	f := setup(t, 8)
 	before := f.received(t)
 	var processes []*relayertest.Relayer
@@ -261,7 +261,7 @@ func TestSubmit_Refused_TakesNoNonce(t *testing.T) {
 	require.Zero(t, total)
 }
 
-func TestSwitchedOffRefusesAndStillAnswers(t *testing.T) {
+func TestSubmit_Disabled_RejectsNewAndAnswersReads(t *testing.T) {
 	f := setup(t, 1)
 	on := f.start(t)
 	s := f.submission()
@@ -298,7 +298,7 @@ func TestSwitchedOffRefusesAndStillAnswers(t *testing.T) {
 }
 
 // Without its database the relayer accepts nothing, reports that, and recovers by itself.
-func TestDatabaseAway(t *testing.T) {
+func TestSubmit_DatabaseIsDown_FailsAndRecovers(t *testing.T) {
 	f := setup(t, 1)
 	server := testpostgres.Own(t)
 	f.options.DatabaseURL = server.URL()
@@ -326,7 +326,7 @@ func (s *simulating) EstimateGas(ctx context.Context, m evm.Message) (uint64, er
 }
 
 // If a caller disconnects, no transaction is lost: a retry with the same idempotency key returns it.
-func TestCallerGoesAway(t *testing.T) {
+func TestSubmit_CallerDisconnects_RetryFindsTransaction(t *testing.T) {
 	f := setup(t, 1)
 	f.options.Registry = prometheus.NewRegistry()
 	ctx, cancel := context.WithCancel(t.Context())

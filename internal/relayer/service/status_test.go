@@ -12,7 +12,7 @@ import (
 )
 
 // The pending count includes accepted transactions that are not mined, and for a key those queued for it.
-func TestStatusCountsWhatWaits(t *testing.T) {
+func TestStatus_PendingCount_IncludesQueued(t *testing.T) {
 	f := setup(t, 2)
 	r := f.start(t, func(c *service.Config) { c.Cap = 2 })
 	posted, other := strings.ToLower(f.ring.Addresses()[0].Hex()), strings.ToLower(f.ring.Addresses()[1].Hex())

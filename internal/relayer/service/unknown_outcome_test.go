@@ -51,7 +51,7 @@ func (h *hooked) call() {
 
 // A cancellation of everything that fails after its first part is partly done, and must not be reported as "nothing was
 // stored".
-func TestCancelingEverythingInPartIsUnknown(t *testing.T) {
+func TestCancelPending_FailsAfterFirstPart_IsUnknown(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t, func(c *service.Config) { c.Cap = 1 })
 	var all sync.WaitGroup
@@ -80,7 +80,7 @@ func TestCancelingEverythingInPartIsUnknown(t *testing.T) {
 	require.NotErrorIs(t, err, relayer.ErrUnknown, "nothing was done this time")
 }
 
-func TestCancelingEverythingWithoutAnAnswerIsUnknown(t *testing.T) {
+func TestCancelPending_StatementWithoutResponse_IsUnknown(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
 	r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
@@ -111,8 +111,7 @@ func (f *fixture) unanswered(t *testing.T, cancel func(context.Context) error) e
 	return <-result
 }
 
-// A stored replacement is reported as stored, even if reads fail afterwards.
-func TestReplacedIsNotDenied(t *testing.T) {
+func TestReplace_ReadsFailAfterwards_IsReportedAsStored(t *testing.T) {
 	f := setup(t, 1)
 	nodes := new(hooked)
 	f.options.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
@@ -131,8 +130,7 @@ func TestReplacedIsNotDenied(t *testing.T) {
 	require.Equal(t, int64(7), stored.Value.Int64())
 }
 
-// A stored change of keys is reported as stored, even if reads fail afterwards.
-func TestUpdatedIsNotDenied(t *testing.T) {
+func TestUpdate_ReadsFailAfterwards_IsReportedAsStored(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
 	holder, reader, watcher := f.connect(t), f.connect(t), f.connect(t)

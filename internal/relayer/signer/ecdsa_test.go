@@ -19,7 +19,7 @@ func hexKey(t testing.TB, text string) []byte {
 
 const order = "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
 
-func TestVectorOfRFC6979ForSecp256k1(t *testing.T) {
+func TestSign_RFC6979Vector(t *testing.T) {
 	t.Parallel()
 	s, err := NewLocal(hexKey(t, "1"))
 	require.NoError(t, err)
@@ -30,7 +30,7 @@ func TestVectorOfRFC6979ForSecp256k1(t *testing.T) {
 		"2442ce9d2b916064108014783e923ec36b49743e2ffa1c4496f01a512aafd9e5", hex.EncodeToString(signature[:64]))
 }
 
-func TestOutOfRangeIsNoKey(t *testing.T) {
+func TestNewLocal_OutOfRange_Malformed(t *testing.T) {
 	t.Parallel()
 	for _, key := range [][]byte{nil, {1}, make([]byte, 32), hexKey(t, order), bytes.Repeat([]byte{255}, 32), make([]byte, 33)} {
 		_, err := NewLocal(key)

@@ -56,7 +56,7 @@ func requireRing(t *testing.T, ring *signer.Ring, keys ...signertest.Key) {
 	}
 }
 
-func TestKeysLoadFromEverySource(t *testing.T) {
+func TestLoad_EverySource(t *testing.T) {
 	t.Parallel()
 	k := signertest.Keys(t, "sources", 3)
 	bare := func(i int) string { return k[i].Hex()[2:] }
@@ -92,7 +92,7 @@ func TestKeysLoadFromEverySource(t *testing.T) {
 	}
 }
 
-func TestAThousandKeysLoad(t *testing.T) {
+func TestLoad_MaxKeys(t *testing.T) {
 	t.Parallel()
 	keys := signertest.Keys(t, "thousand", signer.MaxKeys)
 	var environ, array []string
@@ -115,7 +115,7 @@ func TestAThousandKeysLoad(t *testing.T) {
 
 const malformed = "is not a private key: it takes 64 hex digits, with or without 0x, from 1 to the order of secp256k1"
 
-func TestEveryFaultHasItsText(t *testing.T) {
+func TestLoad_Invalid_NamesEachFault(t *testing.T) {
 	t.Parallel()
 	k := signertest.Keys(t, "faults", 4)
 	key := func(i int) string { return k[i].Hex() }
@@ -265,7 +265,7 @@ func requireProblems(t *testing.T, err error, want ...string) {
 	}
 }
 
-func TestFilesThatOthersMayReadAreAWarning(t *testing.T) {
+func TestLoad_FileReadableByOthers_Warns(t *testing.T) {
 	t.Parallel()
 	k := signertest.Keys(t, "readable", 1)
 	name := file(t, k[0].Hex(), 0o444)
@@ -276,7 +276,7 @@ func TestFilesThatOthersMayReadAreAWarning(t *testing.T) {
 	requireNothingOf(t, log, k...)
 }
 
-func TestAllowedAddressesWithoutKeyAreAWarning(t *testing.T) {
+func TestLoad_AllowedAddressWithoutKey_Warns(t *testing.T) {
 	t.Parallel()
 	k := signertest.Keys(t, "allowed", 2)
 	ring, log, err := load(t, "RELAYER_PRIVATE_KEY_0="+k[0].Hex(), "RELAYER_ALLOWED_ADDRESSES="+k[0].Address.Hex()+" "+k[1].Address.Hex())
@@ -286,7 +286,7 @@ func TestAllowedAddressesWithoutKeyAreAWarning(t *testing.T) {
 	require.Contains(t, log, `msg="an allowed address has no key" address=`+k[1].Address.Hex())
 }
 
-func TestAllowedAddressesWithKeysElsewhereAreNone(t *testing.T) {
+func TestLoad_AllowedAddressHasKeyElsewhere_DoesNotWarn(t *testing.T) {
 	t.Parallel()
 	k := signertest.Keys(t, "elsewhere", 3)
 	var log bytes.Buffer
@@ -298,7 +298,7 @@ func TestAllowedAddressesWithKeysElsewhereAreNone(t *testing.T) {
 	require.Empty(t, log.String())
 }
 
-func TestKeystoreFaultsNameTheFile(t *testing.T) {
+func TestLoad_InvalidKeystore_NamesFile(t *testing.T) {
 	t.Parallel()
 	k := signertest.Keys(t, "keystore faults", 2)
 	cheap := t.TempDir()
@@ -382,7 +382,7 @@ func TestKeystoreFaultsNameTheFile(t *testing.T) {
 	}
 }
 
-func TestWrongPasswordNamesTheFileAndNotThePassword(t *testing.T) {
+func TestLoad_WrongPassword_NamesFileNotPassword(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	signertest.WriteKeystore(t, folder, password, signertest.Keys(t, "password", 1)...)
@@ -394,7 +394,7 @@ func TestWrongPasswordNamesTheFileAndNotThePassword(t *testing.T) {
 	requireProblems(t, err, "RELAYER_KEYSTORE_PASSWORD_FILE: the file it names: no such file or directory")
 }
 
-func TestFilesOfGethsKeystoreOpen(t *testing.T) {
+func TestLoad_GethKeystore(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	account, err := keystore.StoreKey(folder, password, keystore.LightScryptN, keystore.LightScryptP)
@@ -406,7 +406,7 @@ func TestFilesOfGethsKeystoreOpen(t *testing.T) {
 	require.Equal(t, []common.Address{account.Address}, ring.Addresses())
 }
 
-func TestAnEndedContextEndsLoading(t *testing.T) {
+func TestLoad_ContextCanceled_Returns(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	signertest.WriteKeystore(t, folder, password, signertest.Keys(t, "ended", 3)...)
@@ -418,7 +418,7 @@ func TestAnEndedContextEndsLoading(t *testing.T) {
 	})
 }
 
-func TestRingSortsAndFinds(t *testing.T) {
+func TestRing_SortsAndFinds(t *testing.T) {
 	t.Parallel()
 	keys := signertest.Keys(t, "ring", 5)
 	ring, err := signer.New(signertest.Signers(keys)...)

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTraceOfAPanicShowsNoKey also checks the words that a trace prints for arguments. For a key that is passed by
+// TestPanic_Trace_ShowsNoKey also checks the words that a trace prints for arguments. For a key that is passed by
 // value they would be the key's, in either byte order.
-func TestTraceOfAPanicShowsNoKey(t *testing.T) {
+func TestPanic_Trace_ShowsNoKey(t *testing.T) {
 	t.Parallel()
 	key := hexKey(t, "8f3b2a1c9d4e5f60718293a4b5c6d7e8f9011223344556677889900aabbccdde")
 	s, err := NewLocal(key)

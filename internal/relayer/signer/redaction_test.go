@@ -45,7 +45,7 @@ func requireNothingOf(t *testing.T, text string, keys ...signertest.Key) {
 	}
 }
 
-func TestLeaksAreNoticed(t *testing.T) {
+func TestLeak_KeyText_IsDetected(t *testing.T) {
 	t.Parallel()
 	k := signertest.Keys(t, "leaks", 1)[0]
 	for _, text := range []string{

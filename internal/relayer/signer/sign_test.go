@@ -26,7 +26,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 )
 
-func TestSigners(t *testing.T) {
+func TestSigner_Conformance(t *testing.T) {
 	t.Parallel()
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
@@ -70,7 +70,7 @@ func transactions(chainID *big.Int) []*types.Transaction {
 	return list
 }
 
-func TestTransactionsAreWhatGoEthereumMakesOfThem(t *testing.T) {
+func TestSignTx_EqualsGoEthereums(t *testing.T) {
 	t.Parallel()
 	s, k := local(t)
 	private, err := crypto.ToECDSA(k.Bytes)
@@ -98,7 +98,7 @@ func TestTransactionsAreWhatGoEthereumMakesOfThem(t *testing.T) {
 	}
 }
 
-func TestTransactionsThatCannotBeSigned(t *testing.T) {
+func TestSignTx_Invalid_Fails(t *testing.T) {
 	t.Parallel()
 	s, _ := local(t)
 	fake := signertest.NewFake(s)
@@ -132,7 +132,7 @@ func TestTransactionsThatCannotBeSigned(t *testing.T) {
 	require.Zero(t, fake.Signed())
 }
 
-func TestMessagesAreSignedAsWalletsDo(t *testing.T) {
+func TestSignMessage_EqualsWallets(t *testing.T) {
 	t.Parallel()
 	s, k := local(t)
 	for _, message := range []string{"", "Test message", "0x1234", "ünïcode", strings.Repeat("a", 1000)} {
@@ -163,7 +163,7 @@ func requireMessage(t *testing.T, digest []byte, got signer.MessageSignature, k 
 	require.Equal(t, k.Address, crypto.PubkeyToAddress(*public))
 }
 
-func TestWrongSignaturesOfRemoteSignersAreRefused(t *testing.T) {
+func TestSign_RemoteSignatureIsWrong_IsRejected(t *testing.T) {
 	t.Parallel()
 	keys := signertest.Keys(t, "remote", 2)
 	n, _ := new(big.Int).SetString("fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141", 16)
@@ -206,7 +206,7 @@ func TestWrongSignaturesOfRemoteSignersAreRefused(t *testing.T) {
 	}
 }
 
-func TestFakeBlocksFailsAndIsSlow(t *testing.T) {
+func TestFake_BlocksFailsAndDelays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := local(t)
@@ -242,7 +242,7 @@ func TestFakeBlocksFailsAndIsSlow(t *testing.T) {
 	})
 }
 
-func TestManySignAtOnce(t *testing.T) {
+func TestSignTx_Concurrent(t *testing.T) {
 	t.Parallel()
 	ring := signertest.Ring(t, "many", 4)
 	chainID := big.NewInt(1337)

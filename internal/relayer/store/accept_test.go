@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-func TestAcceptedIsReadBack(t *testing.T) {
+func TestAccept_IsReadBack(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	d := draft(l)
@@ -33,7 +33,7 @@ func TestAcceptedIsReadBack(t *testing.T) {
 }
 
 // Concurrent processes spread pending transactions evenly over the keys, and no nonce is used twice or skipped.
-func TestNoncesAreSpreadWithoutGaps(t *testing.T) {
+func TestAccept_Concurrent_SpreadsNoncesWithoutGaps(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 4)
 	terms.Cap = 1000
@@ -65,7 +65,7 @@ func TestNoncesAreSpreadWithoutGaps(t *testing.T) {
 	}
 }
 
-func TestFullKeysQueueAndThenRefuse(t *testing.T) {
+func TestAccept_KeysFull_QueuesThenRejects(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	terms.Cap, terms.Queue = 2, 3
@@ -99,8 +99,7 @@ func TestFullKeysQueueAndThenRefuse(t *testing.T) {
 	require.Equal(t, 2, n)
 }
 
-// A long queue for one full key does not hide the transactions queued for other keys.
-func TestQueueOfOneKeyHoldsUpNobody(t *testing.T) {
+func TestDispatch_LongQueueOfOneKey_DoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	terms.Cap = 1
@@ -153,7 +152,7 @@ func TestAccept_NoKeyAvailable(t *testing.T) {
 	require.ErrorIs(t, verdicts[0].Err, relayer.ErrPaused)
 }
 
-func TestOneIdempotencyKeyIsOneTransaction(t *testing.T) {
+func TestAccept_ConcurrentWithOneIdempotencyKey_StoresOne(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	terms.Cap = 1000

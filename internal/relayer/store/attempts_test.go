@@ -13,7 +13,7 @@ import (
 
 // A process may die between storing the second bytes of a transaction and sending them. They count as unsent, although
 // nodes have the first.
-func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
+func TestUnsent_LaterAttemptStored_ListsItUntilReported(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]func(*testing.T, *Store, *relayer.Attempt){
 		"outbid": func(t *testing.T, l *Store, a *relayer.Attempt) {
@@ -76,7 +76,7 @@ func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
 
 // Attempts of mined or final transactions are stored without changing the row: a chain that drops a block needs the bytes
 // again.
-func TestBytesOfWhatIsMinedChangeNothing(t *testing.T) {
+func TestStoreAttempts_TransactionIsMined_RowIsUnchanged(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
@@ -90,7 +90,7 @@ func TestBytesOfWhatIsMinedChangeNothing(t *testing.T) {
 }
 
 // A shown transaction has the fees of the attempt that its hash names.
-func TestOfferedFeesAreShown(t *testing.T) {
+func TestTransactions_ShowOfferedFees(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	other := accept(t, l, terms, draft(l))[0]

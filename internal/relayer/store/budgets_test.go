@@ -47,7 +47,7 @@ func requireLimit(t testing.TB, err error, text string) {
 	require.InDelta(t, midnight.Sub(now).Seconds(), limit.After.Seconds(), 5)
 }
 
-func TestBudgetsOfCallersAndTradersHoldUpOnlyThem(t *testing.T) {
+func TestBudgets_CallerOrTraderSpent_OthersGoOn(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(60)}
@@ -70,7 +70,7 @@ func TestBudgetsOfCallersAndTradersHoldUpOnlyThem(t *testing.T) {
 	require.EqualValues(t, 100, spent(t, l, scopeCaller, "c"))
 }
 
-func TestRepeatedRequestsCostNoBudget(t *testing.T) {
+func TestBudgets_RepeatedRequest_CostsNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	l.Budgets = Budgets{Caller: big.NewInt(100)}
@@ -94,7 +94,7 @@ func TestRepeatedRequestsCostNoBudget(t *testing.T) {
 }
 
 // The reserved sum never exceeds the budget under concurrency, and uses all of it that fits.
-func TestBudgetsAreExactUnderConcurrency(t *testing.T) {
+func TestBudgets_Concurrent_AreExact(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 4)
 	terms.Cap = 1000
@@ -138,7 +138,7 @@ func TestBudgetsAreExactUnderConcurrency(t *testing.T) {
 	require.EqualValues(t, 1000/7*7, keys)
 }
 
-func TestAKeyOverItsBudgetGetsNothingNewAndOthersDo(t *testing.T) {
+func TestBudgets_KeySpent_OtherKeysGetTransactions(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	l.Budgets = Budgets{Key: big.NewInt(100)}
@@ -152,8 +152,7 @@ func TestAKeyOverItsBudgetGetsNothingNewAndOthersDo(t *testing.T) {
 	require.Equal(t, terms.Held[0], accept(t, l, terms, costly(l, 10, "a", ""))[0].From, "a draft that fits is accepted")
 }
 
-// A queued transaction is charged to the key's budget when it gets the key.
-func TestAQueuedTransactionTakesFromItsKeysBudgetWhenItGetsTheKey(t *testing.T) {
+func TestBudgets_Queued_IsChargedToKeyAtDispatch(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	l.Budgets = Budgets{Key: big.NewInt(100), Caller: big.NewInt(1000)}
@@ -199,7 +198,7 @@ func TestBudgets_FinalTransaction_CountsItsCost(t *testing.T) {
 	require.EqualValues(t, 0, spent(t, l, scopeTrader, "y"))
 }
 
-func TestABudgetBeginsAnewEachDay(t *testing.T) {
+func TestBudgets_NextDay_StartAtZero(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	l.Budgets = Budgets{Caller: big.NewInt(100)}
@@ -220,7 +219,7 @@ func TestABudgetBeginsAnewEachDay(t *testing.T) {
 	require.Equal(t, []Usage{{Scope: "caller", Subject: "a", Wei: big.NewInt(30)}}, spending, "a final transaction is settled on the day of its acceptance")
 }
 
-func TestWithoutBudgetsNothingIsWrittenDown(t *testing.T) {
+func TestBudgets_None_StoresNoAccounts(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	accept(t, l, terms, costly(l, 100, "a", "x"))
@@ -257,7 +256,7 @@ func TestBudgets_Reserve_IsReturnedByAnyProcess(t *testing.T) {
 }
 
 // RecordNonceConflicts locks the caller's account before those of its key and trader, as all statements do.
-func TestAccountsOfWhatIsDisplacedAreLockedInOrder(t *testing.T) {
+func TestRecordNonceConflicts_LocksAccountsInOrder(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}

@@ -16,7 +16,7 @@ import (
 
 // A process with a wrong clock (here in the year 2000) dates its rows by the database's clock. Rows are compared with the
 // database's time, to find abandoned ones, and those that were pending at a cancellation of all.
-func TestRowsAreDatedByTheDatabasesClock(t *testing.T) {
+func TestRows_ProcessClockIsWrong_HaveDatabaseTime(t *testing.T) {
 	t.Parallel()
 	url := testpostgres.New(t, testpostgres.Migrated(Migrations())).URL()
 	synctest.Test(t, func(t *testing.T) {

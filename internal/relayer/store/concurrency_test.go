@@ -51,7 +51,7 @@ func TestStoreAttempts_BesideADrop_StoresNothing(t *testing.T) {
 }
 
 // An attempt that is stored while its transaction loses the nonce is counted when the next one is signed.
-func TestAttemptBesideADisplacementIsCounted(t *testing.T) {
+func TestStoreAttempts_ConcurrentNonceConflict_IsCounted(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	ours := accept(t, l, terms, draft(l))[0]
@@ -78,7 +78,7 @@ func TestAttemptBesideADisplacementIsCounted(t *testing.T) {
 }
 
 // Recording broadcasts does not wait for rows that were mined meanwhile.
-func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
+func TestRecordBroadcasts_MinedRowLocked_DoesNotWait(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	txs := accept(t, l, terms, draft(l), draft(l))
@@ -107,7 +107,7 @@ func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
 }
 
 // A process that was frozen while an operator reset the chain writes nothing of the previous chain into the new era.
-func TestWordsAboutTheChainBefore(t *testing.T) {
+func TestStore_EraHasChanged_WritesOfPreviousEraAreIgnored(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key := terms.Held[0]
@@ -147,7 +147,7 @@ func TestWordsAboutTheChainBefore(t *testing.T) {
 
 // A transaction that lost its nonce on the previous chain may have the same nonce in the new era. A nonce conflict found on
 // the previous chain is not recorded for it.
-func TestDisplacedOnTheChainBefore(t *testing.T) {
+func TestRecordNonceConflicts_PreviousEra_IsIgnored(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key, before := terms.Held[0], known(t, l)
@@ -172,7 +172,7 @@ func TestDisplacedOnTheChainBefore(t *testing.T) {
 }
 
 // AdvanceNonce waits for a concurrent reset to commit, and then changes nothing, because the era has changed.
-func TestRaiseBesideStartingOver(t *testing.T) {
+func TestAdvanceNonce_ConcurrentReset_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	raised := true
@@ -189,7 +189,7 @@ func TestRaiseBesideStartingOver(t *testing.T) {
 }
 
 // A transaction with two receipts decrements its key's pending count once, whatever plan Postgres makes.
-func TestMinedTwiceInOneCallCountsOnce(t *testing.T) {
+func TestRecordMined_TwoReceipts_CountsOnce(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	txs := accept(t, l, terms, drafts(l, 3)...)
@@ -204,7 +204,7 @@ func TestMinedTwiceInOneCallCountsOnce(t *testing.T) {
 
 // Rows are locked in the order of their nonces, however they are stored, so that two concurrent statements wait for each
 // other without a deadlock.
-func TestRowsAreLockedInOrder(t *testing.T) {
+func TestRows_AreLockedInNonceOrder(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(*Store) error{
 		"unmine": func(l *Store) error {

@@ -77,7 +77,7 @@ func TestFill_SeveralGaps(t *testing.T) {
 }
 
 // A key's next nonce can be lowered to nonces that nothing was signed for, and no further.
-func TestSetNonce(t *testing.T) {
+func TestSetNonce_LowersToUnsignedNoncesOnly(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key := terms.Held[0]
@@ -168,7 +168,7 @@ func TestAccept_KeyNotCompared_Queues(t *testing.T) {
 }
 
 // A key far below the nodes' count is stopped until an operator acts.
-func TestStopJump(t *testing.T) {
+func TestStopJump_CountFarAhead_DisablesKey(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key := terms.Held[0]

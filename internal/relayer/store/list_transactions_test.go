@@ -40,7 +40,7 @@ func requireIndexed(t *testing.T, l *Store, name, query string, args []any) {
 }
 
 // The cost of listing few transactions does not depend on the length of the history.
-func TestListsDoNotReadTheHistory(t *testing.T) {
+func TestTransactions_LongHistory_ReadsByIndex(t *testing.T) {
 	t.Parallel()
 	l, _ := setup(t, 1)
 	const n = 20_000

@@ -10,7 +10,7 @@ import (
 )
 
 // A no-op is pending until the latest attempt is a no-op, whatever was signed before.
-func TestNoopIsDueWhileTheLatestAttemptIsNone(t *testing.T) {
+func TestListPendingNoops_LatestAttemptIsNoNoop_IsListed(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]

@@ -11,7 +11,7 @@ import (
 )
 
 // An operator's changes are delivered to the webhook targets of the pool's relayers.
-func TestAttachedTellsTheRelayersTargets(t *testing.T) {
+func TestAttach_Changes_AreDeliveredToRelayersTargets(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "here", "there")
 	var unknown *UnknownPoolError
@@ -44,7 +44,7 @@ func TestAttachedTellsTheRelayersTargets(t *testing.T) {
 	require.Empty(t, operator.Targets)
 }
 
-func TestByHashOfAnyAttempt(t *testing.T) {
+func TestTransactionByHash_AnyAttempt(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
@@ -68,7 +68,7 @@ func TestByHashOfAnyAttempt(t *testing.T) {
 }
 
 // A bump request is listed until there is a later attempt, however often it is made.
-func TestBumpIsAskedForUntilItIsThere(t *testing.T) {
+func TestListBumpRequests_ListsUntilLaterAttempt(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	txs := accept(t, l, terms, draft(l), draft(l), draft(l))
@@ -112,7 +112,7 @@ func TestBumpIsAskedForUntilItIsThere(t *testing.T) {
 	require.Equal(t, relayer.StateError{Status: relayer.Mined, Doing: "bump"}, *state)
 }
 
-func TestRecountBelievesTheRows(t *testing.T) {
+func TestRecount_CountersAreWrong_EqualRows(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	terms.Held = terms.Held[:1]

@@ -14,7 +14,7 @@ import (
 )
 
 // A transaction's whole life, with the deliveries to its target.
-func TestLife(t *testing.T) {
+func TestTransaction_WholeLife_IsDeliveredToTarget(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "target")
 	tx := accept(t, l, terms, draft(l))[0]
@@ -72,7 +72,7 @@ func TestLife(t *testing.T) {
 	}, all)
 }
 
-func TestRevertedIsFinalOnlyWhenDeep(t *testing.T) {
+func TestConfirm_Reverted_IsMinedUntilConfirmed(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
@@ -123,7 +123,7 @@ func TestUnsignedAndUnsent_AnotherProcessFindsThem(t *testing.T) {
 }
 
 // A key with many rows leaves the other keys their share, and each key's lowest nonces come first.
-func TestNoKeyIsHeldBackByAnother(t *testing.T) {
+func TestLists_KeyHasManyRows_OthersGetTheirShare(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	one := terms
@@ -164,7 +164,7 @@ func TestNoKeyIsHeldBackByAnother(t *testing.T) {
 	require.Equal(t, want, ids(intended))
 }
 
-func TestCancel(t *testing.T) {
+func TestSetIntent_Cancel(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	terms.Cap = 1
@@ -197,7 +197,7 @@ func TestCancel(t *testing.T) {
 }
 
 // Another sender's final transaction takes the nonce of ours, which is queued again and gets another nonce.
-func TestDisplaced(t *testing.T) {
+func TestRecordNonceConflicts_ForeignIsFinal_QueuesAgain(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
@@ -224,7 +224,7 @@ func TestDisplaced(t *testing.T) {
 }
 
 // Bytes for a nonce that the transaction has lost, or that came too late, are not stored, and so not broadcasted.
-func TestBytesForAnotherNonceAreNotStored(t *testing.T) {
+func TestStoreAttempts_NonceWasLost_StoresNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	txs := accept(t, l, terms, draft(l), draft(l))
@@ -239,7 +239,7 @@ func TestBytesForAnotherNonceAreNotStored(t *testing.T) {
 	require.Equal(t, []bool{false, false}, stored)
 }
 
-func TestGapsAreFilled(t *testing.T) {
+func TestFillNonceGaps(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key := terms.Held[0]
@@ -259,7 +259,7 @@ func TestGapsAreFilled(t *testing.T) {
 	require.Equal(t, []int{3}, pending(t, l))
 }
 
-func TestReplace(t *testing.T) {
+func TestReplace_ChangesContents(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
@@ -278,7 +278,7 @@ func TestReplace(t *testing.T) {
 	require.ErrorAs(t, l.Replace(t.Context(), r), &state)
 }
 
-func TestOneFollows(t *testing.T) {
+func TestAcquireTrackerLease_Held_Fails(t *testing.T) {
 	t.Parallel()
 	l, _ := setup(t, 1)
 	ok, first, err := l.AcquireTrackerLease(t.Context(), "a", time.Minute, 0)
@@ -321,8 +321,7 @@ func TestAcquireTrackerLease_Yielding_WaitsUntilItWasFree(t *testing.T) {
 	require.True(t, acquire("b", 0), "another process does not yield")
 }
 
-// Each pool has its own tracker lease.
-func TestOneFollowsForEachPool(t *testing.T) {
+func TestAcquireTrackerLease_TwoPools_EachHasItsOwn(t *testing.T) {
 	t.Parallel()
 	l, _ := setup(t, 1)
 	other, _ := pond(t, l.db)
@@ -343,7 +342,7 @@ func TestOneFollowsForEachPool(t *testing.T) {
 
 // An operator resets the chain through one pool. Dropped transactions of another pool are delivered to that pool's own
 // targets.
-func TestStartOverTellsEachPoolsTargets(t *testing.T) {
+func TestResetChain_SeveralPools_DeliversToEachPoolsTargets(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "a", "b")
 	other, otherTerms := pond(t, l.db, "c")
@@ -362,7 +361,7 @@ func TestStartOverTellsEachPoolsTargets(t *testing.T) {
 	require.ElementsMatch(t, []string{"pond c dropped"}, told(theirs))
 }
 
-func TestStartOver(t *testing.T) {
+func TestResetChain_DropsPendingAndSetsNonces(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	txs := accept(t, l, terms, draft(l), draft(l), draft(l))
@@ -390,7 +389,7 @@ func TestStartOver(t *testing.T) {
 
 // On a chain that was reset the same request gets the same nonce, and so the same bytes. They are stored, found and mined
 // as those of the new transaction. The history of the previous chain is unchanged.
-func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
+func TestResetChain_SameRequestAgain_SameBytesAreOfNewTransaction(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key := terms.Held[0]
@@ -459,7 +458,7 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 
 // A purge deletes delivered webhooks along with their transaction, because they cannot be replayed correctly without its
 // row.
-func TestPurgeDeletesDeliveredWebhooksWithTheirTransaction(t *testing.T) {
+func TestPurge_DeliveredWebhooks_AreDeletedWithTransaction(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "here", "there")
 	txs := accept(t, l, terms, draft(l), draft(l))

@@ -9,7 +9,7 @@ import (
 )
 
 // Postgres keeps plans that it made when the tables were nearly empty: those must read by index.
-func TestPlansMadeForSmallTablesReadByIndex(t *testing.T) {
+func TestPlans_MadeForSmallTables_ReadByIndex(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	terms.Cap = 1000
@@ -30,8 +30,7 @@ func TestPlansMadeForSmallTablesReadByIndex(t *testing.T) {
 	require.Equal(t, before, scans())
 }
 
-// A block with more transactions than one statement takes is confirmed.
-func TestABlockFullIsConfirmed(t *testing.T) {
+func TestConfirm_BlockExceedsStatementLimit_ConfirmsAll(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	terms.Cap = 1000

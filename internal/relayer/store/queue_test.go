@@ -62,7 +62,7 @@ func TestDispatch_UnaffordableTransaction_DoesNotBlockTheQueue(t *testing.T) {
 }
 
 // Spent budgets of the keys block only transactions that need them.
-func TestSpentBudgetsHoldUpOnlyWhatNeedsThem(t *testing.T) {
+func TestDispatch_KeyBudgetsSpent_FreeTransactionsGoOn(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	l.Budgets = Budgets{Key: big.NewInt(100)}

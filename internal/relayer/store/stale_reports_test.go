@@ -12,7 +12,7 @@ import (
 
 // A process may freeze between a broadcast and its record, until the transaction has another nonce. Its late report changes
 // nothing.
-func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
+func TestRecordBroadcasts_ReportOfEarlierNonce_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
@@ -38,7 +38,7 @@ func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
 
 // A transaction that is queued while the chain is reset has no attempts any more. A report about its first attempt on the
 // new chain counts.
-func TestAWordAboutTheFirstBytesOnAChainThatBeganAnew(t *testing.T) {
+func TestRecordBroadcasts_FirstAttemptAfterReset_IsRecorded(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]

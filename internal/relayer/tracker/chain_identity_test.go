@@ -48,7 +48,7 @@ func (s sight) Headers(_ context.Context, from, _ uint64) ([]evm.Header, error) 
 }
 
 // A node that was not waited for keeps its last fault; a node that is down loses it.
-func TestNodeThatIsNotWaitedForStandsByItsWord(t *testing.T) {
+func TestChainIdentity_NodeNotAwaited_KeepsItsFault(t *testing.T) {
 	t.Parallel()
 	here, elsewhere := sight{number: 40, branch: 1}, sight{number: 40, branch: 2}
 	store := store.New(testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t), store.Config{ChainID: 1337, Pool: relayertest.PoolID})
@@ -66,7 +66,7 @@ func TestNodeThatIsNotWaitedForStandsByItsWord(t *testing.T) {
 
 // A contradicting view stops sending at once, even while slow nodes are being queried, and their older responses do not
 // undo that.
-func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
+func TestChainIdentity_ViewContradicts_StopsSendingAtOnce(t *testing.T) {
 	t.Parallel()
 	here := sight{number: 40, branch: 1}
 	another := store.New(testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t), store.Config{ChainID: 1337, Pool: relayertest.PoolID})
@@ -94,8 +94,7 @@ func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
 	require.NoError(t, g.Err(), "one node that is behind is no other chain")
 }
 
-// Each round checks the chain itself.
-func TestRoundsRecogniseTheChain(t *testing.T) {
+func TestRound_ChecksChainIdentity(t *testing.T) {
 	var own *tracker.ChainIdentity
 	f := setup(t, 1, func(o *relayertest.Options) {
 		o.Tracker = func(c *tracker.Config) {

@@ -56,7 +56,7 @@ func (f *fixture) foreign(nonce uint64) {
 }
 
 // A transaction shows the mined contents: a replacement may lose, and may win later if a reorganization removes that block.
-func TestReplacementThatLosesIsNotShown(t *testing.T) {
+func TestReplace_OriginalIsMined_ShowsOriginalContents(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
 	tx, parent := f.send(), f.head()
@@ -89,7 +89,7 @@ func TestReplacementThatLosesIsNotShown(t *testing.T) {
 }
 
 // A nonce is filled if only another sender's transaction had it, in a block that a reorganization removed.
-func TestForeignTransactionThatIsGoneLeavesNoHole(t *testing.T) {
+func TestNonceConflict_ForeignIsReorganizedAway_GapIsFilled(t *testing.T) {
 	f := setup(t, 1)
 	for range 30 { // the fork stays above the anchor
 		f.chain.Commit()
@@ -117,8 +117,8 @@ func TestForeignTransactionThatIsGoneLeavesNoHole(t *testing.T) {
 	f.settled()
 }
 
-// The same, for a foreign transaction at a nonce without a row, of which nothing is stored.
-func TestForeignTransactionThatIsGoneAndWasNotInTheWay(t *testing.T) {
+// No row has the foreign transaction's nonce, so nothing of it is stored.
+func TestNonceConflict_ForeignAtUnassignedNonceIsReorganizedAway_GapIsFilled(t *testing.T) {
 	f := setup(t, 1)
 	for range 30 {
 		f.chain.Commit()
@@ -140,7 +140,7 @@ func TestForeignTransactionThatIsGoneAndWasNotInTheWay(t *testing.T) {
 
 // A transaction whose whole fee exceeds the only node's cap fails after a while. A no-op takes its nonce, even if it cannot
 // outbid it, and the key stays enabled.
-func TestFeeAboveTheNodesCapFails(t *testing.T) {
+func TestFeeCap_OnlyNodeRejects_Fails(t *testing.T) {
 	limit := big.NewInt(30_000_000_000)
 	f := setup(t, 1, func(o *relayertest.Options) {
 		node := before(t, o)

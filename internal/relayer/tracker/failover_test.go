@@ -28,7 +28,7 @@ func (f *fixture) exec(statement string, args ...any) {
 
 // After a failover of the database new nonces wait for all nodes, of which one may hang or be down. Transactions with a
 // nonce do not wait: they are sent again, tracked and made final. Each round queries the nodes again.
-func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
+func TestFailover_NodeIsDown_NewNoncesWait(t *testing.T) {
 	var calls atomic.Int32
 	var answer atomic.Pointer[func(context.Context, []common.Address) ([]uint64, error)]
 	say := func(how func(context.Context, []common.Address) ([]uint64, error)) { answer.Store(&how) }

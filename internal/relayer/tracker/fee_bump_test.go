@@ -20,7 +20,7 @@ import (
 
 // A transaction that was canceled while its bump waited for the key's signer stays canceled: the bump does not outbid the
 // no-op.
-func TestBumpThatComesAfterACancelation(t *testing.T) {
+func TestBump_CanceledMeanwhile_StaysCanceled(t *testing.T) {
 	var remote *signertest.Fake
 	f := setup(t, 1, func(o *relayertest.Options) {
 		remote, o.Ring = signertest.Faked(t, o.Ring)
@@ -91,7 +91,7 @@ func TestBump_WithoutABlock_DoesNothing(t *testing.T) {
 }
 
 // A chain that makes blocks only for transactions makes none before a price is high enough.
-func TestPriceThatIsTooLowNeedsNoBlock(t *testing.T) {
+func TestBump_NoBlocks_RaisesTooLowPrice(t *testing.T) {
 	rounds := make(chan struct{})
 	f := setup(t, 1, func(o *relayertest.Options) { o.Tracker = outbidSoon(rounds) })
 	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{

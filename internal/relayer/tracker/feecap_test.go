@@ -37,7 +37,7 @@ func (f *fixture) offered(fee *big.Int) *relayer.Transaction {
 
 // If a bump raises the whole fee above the node's limit, the earlier attempt stays valid. It is sent again when the node
 // has lost it, after any time, and is not outbid any more.
-func TestBumpAboveTheNodesFeeCap(t *testing.T) {
+func TestFeeCap_BumpExceedsIt_EarlierAttemptStaysValid(t *testing.T) {
 	var node *proxy.Proxy
 	fee := big.NewInt(30_000_000_000)
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -67,7 +67,7 @@ func TestBumpAboveTheNodesFeeCap(t *testing.T) {
 }
 
 // A rejection by one node with a lower limit does not give the transaction up while the node with a higher limit is down.
-func TestFeeAboveOneNodesCap(t *testing.T) {
+func TestFeeCap_OneNodeRejects_WaitsForOther(t *testing.T) {
 	var capped, away *proxy.Proxy
 	fee := big.NewInt(30_000_000_000)
 	f := setup(t, 1, func(o *relayertest.Options) {

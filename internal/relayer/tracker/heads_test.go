@@ -16,7 +16,7 @@ import (
 )
 
 // Heads of a subscription are processed when they arrive: nothing here polls within an hour.
-func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
+func TestHeads_Subscribed_AreProcessedAtOnce(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		ws := "ws" + o.RPC[0][len("http"):]
 		o.Chain = func(c *evm.Config) {
@@ -81,7 +81,7 @@ func (l *looks) Latest(ctx context.Context) (tracker.View, error) {
 
 // A head that was announced by another node than the queried one counts once. The queried node is queried again at growing
 // intervals while it lags, and processed soon after it has caught up.
-func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
+func TestHeads_NodeLags_IsQueriedAtGrowingIntervals(t *testing.T) {
 	f := setup(t, 1)
 	f.Stop()
 	ahead := f.options.RPC[0]

@@ -15,8 +15,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// While a no-op waits for its signature, mined transactions are recorded.
-func TestHeadsAreFollowedWhileSomethingIsTended(t *testing.T) {
+func TestMaintenance_SignerHangs_MinedAreRecorded(t *testing.T) {
 	var remote *signertest.Fake
 	f := setup(t, 1, func(o *relayertest.Options) {
 		remote, o.Ring = signertest.Faked(t, o.Ring)
@@ -109,7 +108,7 @@ func failedRounds(t *testing.T, reg *prometheus.Registry) float64 {
 }
 
 // A database that does not respond blocks neither rounds nor the sender indefinitely, and all continue when it is back.
-func TestSilentDatabaseHoldsUpNobodyForEver(t *testing.T) {
+func TestDatabase_DoesNotRespond_RoundsAndSenderTimeOut(t *testing.T) {
 	server := testpostgres.Own(t)
 	reg := prometheus.NewRegistry()
 	f := setup(t, 1, func(o *relayertest.Options) {

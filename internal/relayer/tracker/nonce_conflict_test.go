@@ -49,7 +49,7 @@ func paced(t *testing.T, confirmations uint64, edit ...func(*relayertest.Options
 }
 
 // Many nonces used by another sender are searched a few per head, in turn.
-func TestManyForeignTransactionsAreFoundSoon(t *testing.T) {
+func TestNonceConflict_ManyForeign_AreFoundInTurn(t *testing.T) {
 	const many, heads = 40, 20
 	f, commit := paced(t, 2, func(o *relayertest.Options) {
 		o.Pool = func(c *service.Config) { c.Cap = 2 * many }
@@ -167,7 +167,7 @@ func (f *fixture) authorize(nonce uint64) common.Hash {
 
 // A nonce used by an authorization is lost, although the transaction that contains it has the same contents as ours: it is
 // another account's.
-func TestAuthorizationDisplacesOurs(t *testing.T) {
+func TestNonceConflict_Authorization_IsForeign(t *testing.T) {
 	f := setup(t, 1)
 	tx := f.send()
 	theirs := f.authorize(*tx.Nonce)
@@ -180,7 +180,7 @@ func TestAuthorizationDisplacesOurs(t *testing.T) {
 }
 
 // An identical transaction by the same account is ours: signed by a process whose record of it was lost.
-func TestSameTransactionCountsAsOurs(t *testing.T) {
+func TestNonceConflict_IdenticalTransaction_IsOurs(t *testing.T) {
 	f := setup(t, 1)
 	before := f.balance(f.chain.Accounts[0].Address)
 	tx := f.send()

@@ -13,8 +13,7 @@ import (
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
-// Of two pools on one chain and in one database, each has its own tracker.
-func TestEachPoolIsFollowed(t *testing.T) {
+func TestTracker_TwoPools_EachHasItsOwn(t *testing.T) {
 	f := setup(t, 1)
 	other := f.options
 	other.ID, other.Ring = "pond", signertest.Ring(t, t.Name()+" pond", 1)

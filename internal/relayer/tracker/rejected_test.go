@@ -36,7 +36,7 @@ var tooMuch = proxy.Rule{
 }
 
 // A node's block gas limit changes from block to block: a transaction that exceeds it now may be accepted later.
-func TestMoreGasThanANodeAllowsNow(t *testing.T) {
+func TestMoreGasThanANodeAllows_LimitRises_IsMined(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
@@ -51,7 +51,7 @@ func TestMoreGasThanANodeAllowsNow(t *testing.T) {
 
 // A transaction that still exceeds the limit is given up after a while. No fee would make a node accept it, so it is not
 // bumped.
-func TestMoreGasThanAnyNodeAllows(t *testing.T) {
+func TestMoreGasThanANodeAllows_Lasts_IsGivenUp(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		before(t, o).SetRules(tooMuch)
 		o.Tracker = func(c *tracker.Config) {
@@ -100,7 +100,7 @@ func TestMoreGasThanANodeAllows_OtherEndpointFailsSends_IsGivenUp(t *testing.T) 
 }
 
 // Giving up a transaction is logged and counted once, however long its no-op takes.
-func TestGivenUpOnce(t *testing.T) {
+func TestGivenUp_NoopTakesLong_IsReportedOnce(t *testing.T) {
 	var node *proxy.Proxy
 	var remote *signertest.Fake
 	reg := prometheus.NewRegistry()

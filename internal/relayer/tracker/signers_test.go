@@ -18,7 +18,7 @@ import (
 )
 
 // A signer that hangs delays only its own key: another key's no-ops are signed, and its queued transactions sent.
-func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
+func TestTracker_SignerHangs_OtherKeysGoOn(t *testing.T) {
 	var remote *signertest.Fake
 	f := setup(t, 2, func(o *relayertest.Options) {
 		first, _ := o.Ring.Signer(o.Ring.Addresses()[0])

@@ -12,7 +12,7 @@ import (
 )
 
 // A process that takes over the lease finds a stuck key still stuck, until it moves on.
-func TestStuckKeyStaysStuckWhereAnotherFollows(t *testing.T) {
+func TestStuckKey_LeaseMoves_StaysStuck(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		o.Tracker = func(c *tracker.Config) { c.StuckAfter = 100 * time.Millisecond }
 	})

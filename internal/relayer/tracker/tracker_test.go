@@ -102,7 +102,7 @@ func (f *fixture) settled() {
 }
 
 // A mined transaction whose block is reorganized away, and which the pool has lost as well, is sent again, and mined once.
-func TestReorganizedIsMinedAgain(t *testing.T) {
+func TestTransaction_ReorganizedAndDropped_IsMinedAgain(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
 	before, parent := f.balance(to), f.head()
@@ -124,8 +124,7 @@ func TestReorganizedIsMinedAgain(t *testing.T) {
 	f.settled()
 }
 
-// A transaction that the node's pool has dropped silently is sent again.
-func TestDroppedIsSentAgain(t *testing.T) {
+func TestTransaction_DroppedByThePool_IsSentAgain(t *testing.T) {
 	f := setup(t, 1)
 	tx := f.send()
 	f.chain.Rollback()
@@ -134,7 +133,7 @@ func TestDroppedIsSentAgain(t *testing.T) {
 	f.Reaches(t, tx, relayer.Mined)
 }
 
-func TestCanceledBeforeItIsMined(t *testing.T) {
+func TestCancel_BeforeMined_NoopIsMined(t *testing.T) {
 	f := setup(t, 1)
 	before := f.balance(f.chain.Accounts[0].Address)
 	tx := f.send()
@@ -152,7 +151,7 @@ func TestCanceledBeforeItIsMined(t *testing.T) {
 	f.settled()
 }
 
-func TestReplacedContentsAreMined(t *testing.T) {
+func TestReplace_NewContentsAreMined(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
 	before := f.balance(to)
@@ -169,7 +168,7 @@ func TestReplacedContentsAreMined(t *testing.T) {
 }
 
 // A no-op takes the nonce of a transaction that expires while it waits for a lower base fee.
-func TestExpiredGivesItsNonceAway(t *testing.T) {
+func TestValidUntil_PassesBeforeMined_NoopTakesTheNonce(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
 	before := f.balance(to)
@@ -191,7 +190,7 @@ func TestExpiredGivesItsNonceAway(t *testing.T) {
 }
 
 // The lowest pending nonce is outbid until it is mined, by a tenth each time, and never above the cap.
-func TestStuckIsBumpedUpToTheCap(t *testing.T) {
+func TestBump_NotMined_RaisesUpToTheCap(t *testing.T) {
 	var node *proxy.Proxy
 	limit := big.NewInt(10_000_000_000)
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -234,7 +233,7 @@ func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 }
 
 // Another sender's transaction uses our nonce: ours waits until that one is final, and is then sent under another.
-func TestForeignTransactionDisplacesOurs(t *testing.T) {
+func TestNonceConflict_ForeignIsFinal_OursGetsAnotherNonce(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
 	before := f.balance(to)
@@ -262,7 +261,7 @@ func TestForeignTransactionDisplacesOurs(t *testing.T) {
 }
 
 // A chain with another genesis block is rejected: nothing is accepted, and nothing sent.
-func TestAnotherHistoryIsRefused(t *testing.T) {
+func TestChainIdentity_OtherGenesis_SendsNothing(t *testing.T) {
 	f := setup(t, 1)
 	f.send()
 	f.Stop()

@@ -36,7 +36,7 @@ func dial(t *testing.T, url string) *ethclient.Client {
 	return client
 }
 
-func TestSimulatedChainMinesOnCommit(t *testing.T) {
+func TestSimulated_Commit_Mines(t *testing.T) {
 	t.Parallel()
 	c := testchain.Simulated(t, testchain.SimulatedOptions{})
 	require.Len(t, c.Accounts, 3)
@@ -51,7 +51,7 @@ func TestSimulatedChainMinesOnCommit(t *testing.T) {
 	}
 }
 
-func TestSimulatedChainFundsAnybody(t *testing.T) {
+func TestSimulated_Fund_ManyAddresses(t *testing.T) {
 	t.Parallel()
 	c := testchain.Simulated(t, testchain.SimulatedOptions{Accounts: 1, Balance: testchain.Ether(2)})
 	var to []common.Address
@@ -69,7 +69,7 @@ func TestSimulatedChainFundsAnybody(t *testing.T) {
 	require.Equal(t, testchain.Ether(2), balance)
 }
 
-func TestSimulatedChainSealsByItself(t *testing.T) {
+func TestSimulated_BlockTime_MakesBlocks(t *testing.T) {
 	t.Parallel()
 	c := testchain.Simulated(t, testchain.SimulatedOptions{BlockTime: 10 * time.Millisecond})
 	heads := make(chan *types.Header)
@@ -80,7 +80,7 @@ func TestSimulatedChainSealsByItself(t *testing.T) {
 	require.Equal(t, first.Hash(), (<-heads).ParentHash)
 }
 
-func TestSimulatedChainForks(t *testing.T) {
+func TestSimulated_Fork(t *testing.T) {
 	t.Parallel()
 	c := testchain.Simulated(t, testchain.SimulatedOptions{})
 	base := c.Commit()

@@ -36,7 +36,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 
 func (*failing) Skip(...any) { panic("skipped") }
 
-func TestMissingGethFailsTheTest(t *testing.T) {
+func TestGeth_Missing_FailsTheTest(t *testing.T) {
 	t.Chdir(t.TempDir())
 	f := &failing{TB: t}
 	var wg sync.WaitGroup
@@ -57,7 +57,7 @@ func awaitMined(t *testing.T, client *ethclient.Client, tx common.Hash) *types.R
 	return receipt
 }
 
-func TestGethMinesByTheSecond(t *testing.T) {
+func TestGeth_MinesEachSecond(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{Accounts: 2, Balance: testchain.Ether(5)})
 	require.Len(t, n.Accounts, 2)
@@ -86,7 +86,7 @@ func TestGethMinesByTheSecond(t *testing.T) {
 	require.NoError(t, ws.Client().CallContext(t.Context(), &status, "txpool_status"))
 }
 
-func TestGethCountsHitsAtItsOwnEstimate(t *testing.T) {
+func TestGeth_HitAtItsEstimate_IsCounted(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{Args: []string{"--dev.gaslimit", "1000000000"}})
 	counter, from, id := n.Counter(), n.Accounts[0], common.Hash{7}
@@ -111,7 +111,7 @@ func TestGethCountsHitsAtItsOwnEstimate(t *testing.T) {
 	require.Greater(t, head.GasLimit, uint64(900_000_000))
 }
 
-func TestGethRewoundForgetsTransactions(t *testing.T) {
+func TestGeth_Rewound_ForgetsTransactions(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{})
 	before, err := n.Client().BlockNumber(t.Context())
@@ -126,7 +126,7 @@ func TestGethRewoundForgetsTransactions(t *testing.T) {
 	awaitMined(t, n.Client(), tx.Hash())
 }
 
-func TestGethKeepsItsChainWhenStopped(t *testing.T) {
+func TestGeth_Stopped_KeepsItsChain(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{})
 	tx := transfer(t, n.Accounts[0], 0)
@@ -139,9 +139,9 @@ func TestGethKeepsItsChainWhenStopped(t *testing.T) {
 	require.Equal(t, mined.BlockHash, awaitMined(t, n.Client(), tx.Hash()).BlockHash)
 }
 
-// It continues its chain. Blocks that its database had not written yet are lost: the last ones, or all of a young
-// chain.
-func TestGethKilledComesBackWhenDurable(t *testing.T) {
+// A durable geth continues its chain. Blocks that its database had not written yet are lost: the last ones, or all of a
+// young chain.
+func TestGeth_KilledDurable_Restarts(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{Durable: true})
 	n.Kill()
@@ -153,7 +153,7 @@ func TestGethKilledComesBackWhenDurable(t *testing.T) {
 	require.Equal(t, testchain.Ether(1), balance)
 }
 
-func TestGethKilledIsGoneOtherwise(t *testing.T) {
+func TestGeth_KilledNotDurable_RestartFails(t *testing.T) {
 	t.Parallel()
 	f := &failing{TB: t}
 	n := testchain.Geth(f, testchain.GethOptions{})
@@ -164,7 +164,7 @@ func TestGethKilledIsGoneOtherwise(t *testing.T) {
 	require.Contains(t, f.said, "not Durable")
 }
 
-func TestGethPausedAnswersLater(t *testing.T) {
+func TestGeth_Paused_AnswersLater(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{})
 	n.Pause()
@@ -184,7 +184,7 @@ func TestGethPausedAnswersLater(t *testing.T) {
 	awaitMined(t, n.Client(), tx.Hash())
 }
 
-func TestGethEndsWithItsTest(t *testing.T) {
+func TestGeth_TestEnds_IsStopped(t *testing.T) {
 	t.Parallel()
 	var url string
 	t.Run("inner", func(t *testing.T) { url = testchain.Geth(t, testchain.GethOptions{}).URL() })
@@ -193,7 +193,7 @@ func TestGethEndsWithItsTest(t *testing.T) {
 }
 
 // A relayer must survive this: at its default limits geth accepts transactions, and silently drops some of them later.
-func TestGethDropsWhatItAccepted(t *testing.T) {
+func TestGeth_DefaultLimits_DropsAcceptedTransactions(t *testing.T) {
 	t.Parallel()
 	const accounts, each = 120, 64
 	// Small blocks, which take few transactions out of the pool meanwhile.

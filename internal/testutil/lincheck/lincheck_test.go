@@ -81,24 +81,24 @@ func run(t *testing.T, m *memory) *History {
 	return h
 }
 
-func TestAcceptsACorrectDirectory(t *testing.T) {
+func TestCheck_CorrectDirectory_Passes(t *testing.T) {
 	h := run(t, &memory{})
 	require.Equal(t, 1000, h.Len())
 	require.NoError(t, h.Check(time.Minute))
 	require.ErrorContains(t, h.CheckWithout(time.Minute), "not linearizable")
 }
 
-func TestRefusesALostWrite(t *testing.T) {
+func TestCheck_LostWrite_Fails(t *testing.T) {
 	err := run(t, &memory{lose: 20}).Check(time.Minute)
 	require.ErrorContains(t, err, "not linearizable")
 	require.ErrorContains(t, err, "the last of these fits nowhere:")
 }
 
-func TestRefusesAStaleRead(t *testing.T) {
+func TestCheck_StaleRead_Fails(t *testing.T) {
 	require.ErrorContains(t, run(t, &memory{stale: 3}).Check(time.Minute), "not linearizable")
 }
 
-func TestUnknownWritesMayHappenOrNot(t *testing.T) {
+func TestCheck_UnknownWrite_MayHappenOrNot(t *testing.T) {
 	write := func(h *History, seq uint64, value string, a Answer) {
 		h.Begin(0, Call{Kind: Register, Owner: "o", Seq: seq, Values: map[string]string{"x": value}})(a)
 	}

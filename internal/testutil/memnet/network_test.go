@@ -51,8 +51,8 @@ func receive(t *testing.T, c net.Conn, text string) {
 	require.Equal(t, text, string(b))
 }
 
-// TestConformance runs the Go project's own suite for net.Conn.
-func TestConformance(t *testing.T) {
+// TestConn_Conformance runs the Go project's own suite for net.Conn.
+func TestConn_Conformance(t *testing.T) {
 	nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
 		n := memnet.New()
 		l, err := n.Listen("b:1")
@@ -68,7 +68,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func TestAddresses(t *testing.T) {
+func TestListen_Addresses(t *testing.T) {
 	t.Parallel()
 	n := memnet.New()
 	l, err := n.Listen("node-1:7400")
@@ -99,7 +99,7 @@ func TestAddresses(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-func TestFullBacklogMakesDialersWait(t *testing.T) {
+func TestDial_BacklogFull_Waits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -117,7 +117,7 @@ func TestFullBacklogMakesDialersWait(t *testing.T) {
 	})
 }
 
-func TestWritersWaitForRoom(t *testing.T) {
+func TestWrite_BufferFull_Waits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pair(t, memnet.New())
@@ -142,7 +142,7 @@ func TestWritersWaitForRoom(t *testing.T) {
 	})
 }
 
-func TestLatency(t *testing.T) {
+func TestSetLatency_DelaysDialAndBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -164,7 +164,7 @@ func TestLatency(t *testing.T) {
 	})
 }
 
-func TestCutHoldsBytesBack(t *testing.T) {
+func TestCut_HoldsBytesUntilHealed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -188,7 +188,7 @@ func TestCutHoldsBytesBack(t *testing.T) {
 	})
 }
 
-func TestCutCatchesBytesUnderWay(t *testing.T) {
+func TestCut_BytesInFlight_AreHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -226,7 +226,7 @@ func TestClose_AcrossAPartition_IsNotDelivered(t *testing.T) {
 }
 
 // A writer learns that the other end has closed no sooner than its reader does, whatever the delay.
-func TestWriterAndReaderHearOfAClosingTogether(t *testing.T) {
+func TestClose_OneWayCut_WriterLearnsNoSoonerThanReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -244,7 +244,7 @@ func TestWriterAndReaderHearOfAClosingTogether(t *testing.T) {
 	})
 }
 
-func TestDialWaitsOnACutLink(t *testing.T) {
+func TestDial_LinkIsCut_Waits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -269,8 +269,8 @@ func TestDialWaitsOnACutLink(t *testing.T) {
 	})
 }
 
-// TestLinks checks which nodes can reach each other.
-func TestLinks(t *testing.T) {
+// TestLinks_CutAndHealed checks which nodes can reach each other.
+func TestLinks_CutAndHealed(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"a", "b", "c", "d"}
 	for name, tc := range map[string]struct {
@@ -319,7 +319,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-func TestOneWay(t *testing.T) {
+func TestCutOneWay_OtherDirectionPasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -334,7 +334,7 @@ func TestOneWay(t *testing.T) {
 	})
 }
 
-func TestReset(t *testing.T) {
+func TestReset_ClosesConnections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()

@@ -21,7 +21,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/memnet"
 )
 
-func TestGRPCRunsOverIt(t *testing.T) {
+func TestNetwork_GRPC(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -69,8 +69,8 @@ func TestGRPCRunsOverIt(t *testing.T) {
 	})
 }
 
-// TestRaftRunsOverIt elects a leader, cuts it off, and reconnects it.
-func TestRaftRunsOverIt(t *testing.T) {
+// TestNetwork_Raft elects a leader, cuts it off, and reconnects it.
+func TestNetwork_Raft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()

@@ -47,7 +47,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 
 func (*failing) Skip(...any) { panic("skipped") }
 
-func TestMissingServerFailsTheTest(t *testing.T) {
+func TestOwn_ServerMissing_FailsTheTest(t *testing.T) {
 	testpostgres.SetBin(t.TempDir())
 	defer testpostgres.SetBin("")
 	f := &failing{TB: t}
@@ -63,7 +63,7 @@ func databases(t *testing.T, pool *pgxpool.Pool, like string) (n int) {
 	return n
 }
 
-func TestDatabasesAreTheTestsOwn(t *testing.T) {
+func TestNew_EachTest_HasItsOwnDatabase(t *testing.T) {
 	mine := testpostgres.New(t).Pool(t)
 	var left sync.Map
 	t.Run("group", func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestDatabasesAreTheTestsOwn(t *testing.T) {
 	require.Zero(t, tables)
 }
 
-func TestOwnServer(t *testing.T) {
+func TestOwn_StopKillPauseAndRestart(t *testing.T) {
 	t.Parallel()
 	s := testpostgres.Own(t, map[string]string{"max_connections": "17"})
 	pool := s.Pool(t)
@@ -128,7 +128,7 @@ func TestOwnServer(t *testing.T) {
 	require.Equal(t, url, s.URL())
 }
 
-func TestFoldersOfTheDeadAreSwept(t *testing.T) {
+func TestSweep_ProcessIsDead_DeletesFolder(t *testing.T) {
 	t.Parallel()
 	folder := func(age time.Duration) string {
 		dir, err := os.MkdirTemp("", "rollcall-testpostgres-") //nolint:usetesting // in the folder that sweep searches

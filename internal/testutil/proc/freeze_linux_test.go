@@ -14,7 +14,7 @@ import (
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
-func TestFrozenStandsStill(t *testing.T) {
+func TestFreeze_ProcessStops(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "echo here; while :; do :; done")
 	p, err := testproc.Start(cmd, func(string) bool { return true })

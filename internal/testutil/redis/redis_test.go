@@ -47,7 +47,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 
 func (*failing) Skip(...any) { panic("skipped") }
 
-func TestMissingServerFailsTheTest(t *testing.T) {
+func TestStart_ServerMissing_FailsTheTest(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	f := &failing{TB: t}
 	var wg sync.WaitGroup
@@ -56,7 +56,7 @@ func TestMissingServerFailsTheTest(t *testing.T) {
 	require.Contains(t, f.said, "apt-get install redis-server")
 }
 
-func TestDataOutlivesStopAndKill(t *testing.T) {
+func TestServer_StoppedOrKilled_KeepsData(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	set(t, s, "1")
@@ -77,7 +77,7 @@ func TestDataOutlivesStopAndKill(t *testing.T) {
 	require.Empty(t, get(t, s))
 }
 
-func TestPausedServerExecutesLater(t *testing.T) {
+func TestPause_CommandIsExecutedLater(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	s.Pause()
@@ -96,7 +96,7 @@ func TestPausedServerExecutesLater(t *testing.T) {
 	require.Equal(t, "late", get(t, s))
 }
 
-func TestPromotedReplicaIsAStaleCopy(t *testing.T) {
+func TestPromote_Replica_IsStaleCopy(t *testing.T) {
 	t.Parallel()
 	a, b := testredis.Start(t, "--requirepass", "secret"), testredis.Start(t)
 	set(t, a, "old")
@@ -111,7 +111,7 @@ func TestPromotedReplicaIsAStaleCopy(t *testing.T) {
 	set(t, b, "writable")
 }
 
-func TestMonitorSeesEveryCommand(t *testing.T) {
+func TestMonitor_RecordsEachCommand(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t, "--requirepass", "secret")
 	m := s.Monitor()
@@ -135,7 +135,7 @@ func TestMonitorSeesEveryCommand(t *testing.T) {
 	require.Len(t, m.Commands(), before+100)
 }
 
-func TestManyAtOnce(t *testing.T) {
+func TestStart_Concurrent(t *testing.T) {
 	for i := range 8 {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()

@@ -33,7 +33,7 @@ var attempt = time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 var body = []byte(`{"id":"d1","payload":{"trader":"Łódź 東京 \u00e9 </script>","value":115792089237316195423570985008687907853269984665640564039457584007913129639935},"timestamp":"2026-11-22T10:00:00.000000Z"}`)
 
 // The digests were computed by OpenSSL: printf %s "$body" | openssl dgst -sha256 -hmac "$key" -binary | base64.
-func TestSignaturesAreThoseOfOtherImplementations(t *testing.T) {
+func TestSign_EqualsOtherImplementations(t *testing.T) {
 	t.Parallel()
 	h := http.Header{}
 	// The example of Standard Webhooks' specification.
@@ -46,7 +46,7 @@ func TestSignaturesAreThoseOfOtherImplementations(t *testing.T) {
 	require.Equal(t, "dGHAD43RQSDxUO6GosQ5nTqY3V7FJnmWggKSvybD0p4=", h.Get(HeaderOpenZeppelin))
 }
 
-func TestEveryKeySignsInOneDialectAndTheFirstInTheOther(t *testing.T) {
+func TestSign_SeveralKeys_AllSignStandardFirstSignsOpenZeppelin(t *testing.T) {
 	t.Parallel()
 	a, b := key(t, secretA), key(t, secretB)
 	h := http.Header{}
@@ -143,7 +143,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-func TestKeysAreChecked(t *testing.T) {
+func TestNewKey_Invalid_Fails(t *testing.T) {
 	t.Parallel()
 	for name, secret := range map[string]string{
 		"empty":                 "",
@@ -164,7 +164,7 @@ func TestKeysAreChecked(t *testing.T) {
 	}
 }
 
-func TestKeysAreNeverShown(t *testing.T) {
+func TestKey_Printed_IsNotShown(t *testing.T) {
 	t.Parallel()
 	type holder struct{ Key, unexported Key }
 	k := key(t, secretA)

@@ -10,7 +10,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-func TestACallIsReadAsItStands(t *testing.T) {
+func TestDecodeRPC(t *testing.T) {
 	t.Parallel()
 	calls, batch, err := DecodeRPC([]byte(` {"jsonrpc":"2.0","method":"eth_call","params":[{"to":"0x1"},"latest"],"id":18446744073709551616} `))
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func body(fields string) string {
 	return "{" + strings.TrimSuffix(fields, ",") + "}"
 }
 
-func TestARequestIsReadWhole(t *testing.T) {
+func TestDecodeRequest_AllFields(t *testing.T) {
 	t.Parallel()
 	r, err := DecodeRequest([]byte(` {
 		"to": "` + to + `", "value": "0x10", "data": "0xa9059cbb00ff", "gas_limit": 50000,
@@ -59,7 +59,7 @@ func TestARequestIsReadWhole(t *testing.T) {
 	require.Equal(t, relayer.Metadata{Trader: "t"}, r.Metadata, "a replacement gets no default metadata")
 }
 
-func TestAmountsAreExact(t *testing.T) {
+func TestDecodeRequest_Amounts_AreExact(t *testing.T) {
 	t.Parallel()
 	for literal, want := range map[string]string{
 		"0": "0", `"0"`: "0", `"0x0"`: "0", `"0X00"`: "0", `"007"`: "7",
@@ -82,7 +82,7 @@ func TestAmountsAreExact(t *testing.T) {
 	}
 }
 
-func TestABadRequestNamesTheField(t *testing.T) {
+func TestDecodeRequest_Invalid_NamesField(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("9", 100_000)
 	for _, c := range []struct{ body, field, problem string }{
@@ -172,7 +172,7 @@ func TestABadRequestNamesTheField(t *testing.T) {
 	require.ErrorContains(t, err, "more than 64 fields")
 }
 
-func TestEqualMeaningHasAnEqualHash(t *testing.T) {
+func TestCanonicalHash_EqualMeaning_IsEqual(t *testing.T) {
 	t.Parallel()
 	lower := strings.ToLower(to)
 	same := []string{
@@ -217,7 +217,7 @@ func TestEqualMeaningHasAnEqualHash(t *testing.T) {
 	require.Equal(t, common.HexToHash("0xdb156be81bfb695c2cf6aabb0a9b58dd932e33c7d70a155476243645b28a82c6"), common.Hash(hash("pool", same[0])))
 }
 
-func TestAPatchSaysWhatToChange(t *testing.T) {
+func TestDecodePatch(t *testing.T) {
 	t.Parallel()
 	p, err := DecodePatch([]byte(`{"paused":true,"name":"x","policies":{"min_balance":"` + maxText + `"}}`))
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-func TestATransactionHasEveryFieldAndItsNulls(t *testing.T) {
+func TestFromTransaction_AbsentFields_AreNull(t *testing.T) {
 	t.Parallel()
 	id := uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
 	created := time.Date(2026, 11, 5, 10, 0, 0, 123_456_789, time.FixedZone("", 3600))
@@ -45,8 +45,7 @@ func TestATransactionHasEveryFieldAndItsNulls(t *testing.T) {
 		`"data":"0x0102","max_fee_per_gas":"2","max_priority_fee_per_gas":"0","signature":null,"speed":null,"is_canceled":true}`, string(got))
 }
 
-// If the request set no fees, the transaction shows the offered ones.
-func TestFeesThatAreOfferedAreShown(t *testing.T) {
+func TestFromTransaction_RequestWithoutFees_ShowsOfferedFees(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		request           relayer.Request
@@ -83,14 +82,14 @@ func TestTransaction_QueuedForAKey_IsFromIt(t *testing.T) {
 	}
 }
 
-func TestASignedTransactionIsSent(t *testing.T) {
+func TestFromTransaction_SignedAllocated_IsSent(t *testing.T) {
 	t.Parallel()
 	for attempts, want := range []relayer.APIStatus{relayer.APIPending, relayer.APISent, relayer.APISent} {
 		require.Equal(t, want, FromTransaction(&relayer.Transaction{Status: relayer.Allocated, Attempts: attempts}).Status)
 	}
 }
 
-func TestASignatureIsSplit(t *testing.T) {
+func TestNewSignature_IsSplit(t *testing.T) {
 	t.Parallel()
 	var sig [65]byte
 	sig[0], sig[32], sig[64] = 1, 2, 1

@@ -53,7 +53,7 @@ func (s *setup) receipt(tx common.Hash) *types.Receipt {
 	return r
 }
 
-func TestHitsAreCountedByID(t *testing.T) {
+func TestHit_CountsByID(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	a, b := common.Hash{0xa}, common.Hash{0xb}
@@ -86,7 +86,7 @@ func TestHitsAreCountedByID(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestManyCountsAreReadInParts(t *testing.T) {
+func TestCounts_ManyIDs_AreReadInParts(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	ids := make([]common.Hash, 2*contracts.ReadMax+1)
@@ -103,7 +103,7 @@ func TestManyCountsAreReadInParts(t *testing.T) {
 	require.ErrorContains(t, err, "read counts of 0x01")
 }
 
-func TestEachFailureIsItsOwn(t *testing.T) {
+func TestFailures_EachHasItsOwnError(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	for name, test := range map[string]struct {
@@ -140,7 +140,7 @@ func TestEachFailureIsItsOwn(t *testing.T) {
 	require.Zero(t, total)
 }
 
-func TestBurnCostsWhatItSays(t *testing.T) {
+func TestBurn_CostsRequestedGas(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	for _, gas := range []uint64{50_000, 1_000_000, 10_000_000} {

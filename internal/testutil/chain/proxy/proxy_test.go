@@ -79,7 +79,7 @@ func (s *setup) taken(tx *types.Transaction) bool {
 
 var send = []string{"eth_sendRawTransaction"}
 
-func TestIdleProxyPassesEverything(t *testing.T) {
+func TestProxy_NoRules_PassesAll(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	heads := make(chan *types.Header, 10)
@@ -109,7 +109,7 @@ func TestIdleProxyPassesEverything(t *testing.T) {
 }
 
 // Each fault has the expected error for the sender, and the node has the transaction or not.
-func TestEachFault(t *testing.T) {
+func TestFault_EachKind_ErrorAndEffect(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		fault    proxy.Fault
@@ -164,7 +164,7 @@ func TestEachFault(t *testing.T) {
 	}
 }
 
-func TestCallersSeeWhatStatusAsksFor(t *testing.T) {
+func TestFault_Status_CodeAndRetryAfter(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.SetRules(proxy.Rule{Name: "busy", Fault: proxy.Fault{Kind: proxy.Status, Code: 429, RetryAfter: 7}})
@@ -178,7 +178,7 @@ func TestCallersSeeWhatStatusAsksFor(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-func TestBatchIsHandledItemByItem(t *testing.T) {
+func TestBatch_EachCallIsHandledSeparately(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	bad := s.transfer(1).Hash()
@@ -201,7 +201,7 @@ func TestBatchIsHandledItemByItem(t *testing.T) {
 	require.Equal(t, map[string]uint64{"that one": 1, "no answer": 1}, s.Injected())
 }
 
-func TestRulesByScriptAndLimitAndChance(t *testing.T) {
+func TestRules_ScriptLimitAndProbability(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	refuse := proxy.Fault{Kind: proxy.Refuse}
@@ -229,7 +229,7 @@ func TestRulesByScriptAndLimitAndChance(t *testing.T) {
 	require.Empty(t, failed(3))
 }
 
-func TestSameSeedSameDice(t *testing.T) {
+func TestRules_SameSeed_SameFaults(t *testing.T) {
 	t.Parallel()
 	run := func() (failed []int) {
 		s := start(t)
@@ -244,7 +244,7 @@ func TestSameSeedSameDice(t *testing.T) {
 	require.Equal(t, run(), run())
 }
 
-func TestLaggingEndpointShowsThePast(t *testing.T) {
+func TestProxy_Lags_ShowsOldState(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	from := s.chain.Accounts[0].Address
@@ -293,7 +293,7 @@ func TestLaggingEndpointShowsThePast(t *testing.T) {
 	require.Equal(t, s.chain.Commit(), (<-heads).Hash())
 }
 
-func TestLostHeads(t *testing.T) {
+func TestFault_OmittedHead_IsLost(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	heads := make(chan *types.Header, 10)
@@ -306,7 +306,7 @@ func TestLostHeads(t *testing.T) {
 	require.Equal(t, second, (<-heads).Hash())
 }
 
-func TestEndpointThatIsDown(t *testing.T) {
+func TestProxy_Down_ClosesAndRejects(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	sub, err := s.ws.SubscribeNewHead(t.Context(), make(chan *types.Header))
@@ -324,7 +324,7 @@ func TestEndpointThatIsDown(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestManyCallersWhileRulesChange(t *testing.T) {
+func TestProxy_ConcurrentCallsWhileRulesChange(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -352,7 +352,7 @@ func TestManyCallersWhileRulesChange(t *testing.T) {
 	require.NoError(t, ctx.Err())
 }
 
-func TestClosedProxyEndsWhatHangs(t *testing.T) {
+func TestClose_CallHangs_EndsIt(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.SetRules(proxy.Rule{Name: "hang", Methods: []string{"eth_chainId"}, Fault: proxy.Fault{Kind: proxy.Hang}})
