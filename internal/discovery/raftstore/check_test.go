@@ -62,6 +62,7 @@ func TestOpen_TornFile_IsRefused(t *testing.T) {
 	}
 }
 
+// bbolt has two meta pages, so that the commit before the damaged one can still be read.
 func TestOpen_NewestMetaPageDamaged_UsesThePreviousCommit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
