@@ -20,6 +20,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
+// The node must be refused with and without a vote.
 func TestAddMember_NodeWithLogOfAnotherCluster_IsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
