@@ -17,7 +17,7 @@ var (
 	edge2 = gateway("edge-2")
 )
 
-func TestOwnership(t *testing.T) {
+func TestApply_Owners_DecideWhichWritesAreRefused(t *testing.T) {
 	t.Parallel()
 	register := func(o Owner, mutate func(*rollcallv1.RegisterOperation)) *rollcallv1.Operation {
 		op := &rollcallv1.RegisterOperation{Fence: writer(o, 1, 1, 1), Services: services("r-0", "r-1")}
@@ -152,7 +152,7 @@ func TestOwnership(t *testing.T) {
 }
 
 // A conflict in a batch's last service must reject the first one too, and its full set must remove nothing.
-func TestConflictChangesNothing(t *testing.T) {
+func TestRegister_Conflict_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge1, 1, "a")
@@ -168,7 +168,7 @@ func TestConflictChangesNothing(t *testing.T) {
 	requireIdle(t, feed)
 }
 
-func TestConflictsNameAll(t *testing.T) {
+func TestRegister_SeveralConflicts_NamesAll(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge2, 1, "x", "y")
@@ -177,7 +177,7 @@ func TestConflictsNameAll(t *testing.T) {
 	require.Equal(t, "x is owned by gateway/edge-2, and 1 more are not the writer's", got.Err.Error())
 }
 
-func TestFence(t *testing.T) {
+func TestApply_Fences_DecideWhichWritesApply(t *testing.T) {
 	t.Parallel()
 	// Before: edge-1 has written r-1 as incarnation 5, seq 7, in epoch 2, at index 3.
 	first := Answer{Epoch: 2, Index: 3, Registered: 1}
@@ -239,7 +239,7 @@ func TestFence(t *testing.T) {
 
 // A repeated write must get the stored answer, also a refusal, whatever was written since. A late write must not undo
 // later writes.
-func TestRepeatedWrite(t *testing.T) {
+func TestApply_RepeatedWrite_GetsTheStoredAnswer(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge2, 1, "b")
@@ -265,8 +265,7 @@ func TestRepeatedWrite(t *testing.T) {
 	require.Equal(t, removed, r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge1, 1, 3, 2), Ids: []string{"a"}}))[0])
 }
 
-// An unfenced write must not change the fence.
-func TestUnfencedOperator(t *testing.T) {
+func TestApply_UnfencedWrite_KeepsTheFence(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	fenced := r.do(opRegister(&rollcallv1.RegisterOperation{Fence: writer(Operator, 3, 4, 1), Services: services("a")}))[0]
@@ -280,7 +279,7 @@ func TestUnfencedOperator(t *testing.T) {
 	require.Equal(t, fenced, r.do(opRegister(&rollcallv1.RegisterOperation{Fence: writer(Operator, 3, 4, 1)}))[0])
 }
 
-func TestFullSet(t *testing.T) {
+func TestRegister_FullSet_RemovesTheOwnersOthers(t *testing.T) {
 	t.Parallel()
 	fullSet := func(o Owner, seq uint64, ids ...string) *rollcallv1.Operation {
 		return opRegister(&rollcallv1.RegisterOperation{Fence: writer(o, 1, seq, 1), Services: services(ids...), FullSet: true})
@@ -308,8 +307,7 @@ func TestFullSet(t *testing.T) {
 	require.Equal(t, Answer{Epoch: 1, Index: 8}, r.do(fullSet(edge1, 4))[0].Answer, "again, with nothing to remove")
 }
 
-// A full set that takes services over from gone owners must remove only services of its own owner.
-func TestFullSetTakesOver(t *testing.T) {
+func TestRegister_FullSetTakesOver_RemovesOnlyOwnServices(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge1, 1, "a")
@@ -323,7 +321,7 @@ func TestFullSetTakesOver(t *testing.T) {
 	require.Equal(t, 1, info.Entries)
 }
 
-func TestRegisterReplaces(t *testing.T) {
+func TestRegister_ChangedService_ReplacesIt(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge1, 1, "a", "b")
@@ -350,7 +348,7 @@ func TestRegisterReplaces(t *testing.T) {
 }
 
 // An operation must see the earlier ones of its command, and is refused or applied independently.
-func TestOperationsOfOneCommand(t *testing.T) {
+func TestApply_SeveralOperations_SeeTheEarlierOnes(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	rs := r.do(
@@ -374,7 +372,7 @@ func TestOperationsOfOneCommand(t *testing.T) {
 	require.Equal(t, uint64(2<<versionBits|3), a.Version)
 }
 
-func TestEpoch(t *testing.T) {
+func TestLeaderEstablished_Epoch_NeverDecreases(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name                          string
@@ -404,7 +402,7 @@ func TestEpoch(t *testing.T) {
 	}
 }
 
-func TestClusterIsNamedOnce(t *testing.T) {
+func TestLeaderEstablished_ClusterNamed_KeepsTheName(t *testing.T) {
 	t.Parallel()
 	m := New()
 	require.Empty(t, m.State().Cluster())
@@ -465,7 +463,7 @@ func TestAdmit_ComparesBodies(t *testing.T) {
 	}
 }
 
-func TestIdleOwnersAreForgottenInTheEnd(t *testing.T) {
+func TestApply_OwnerWithoutServices_IsForgottenLater(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge1, 1, "a")
@@ -528,7 +526,7 @@ func TestApply_RefusedOwner_IsRemembered(t *testing.T) {
 	require.False(t, known)
 }
 
-func TestOwnersOfNothingAreBounded(t *testing.T) {
+func TestApply_ManyOwnersWithoutServices_AreLimited(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge1, 1, "a")
@@ -567,7 +565,7 @@ func TestOwnersOfNothingAreBounded(t *testing.T) {
 	checkInvariants(t, r.Machine)
 }
 
-func TestUnchanged(t *testing.T) {
+func TestUnchanged_OwnersServices_AreCompared(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge1, 1, "a", "b")
@@ -604,7 +602,7 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-func TestStateWalks(t *testing.T) {
+func TestState_From_ListsInOrder(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	require.Zero(t, r.State().Len())

@@ -69,7 +69,7 @@ func applyOrDecodeError(t testing.TB, m *Machine, logs ...*raft.Log) (err *Decod
 }
 
 // An entry that this version does not fully support must stop the replica before any entry of its batch is applied.
-func TestUnreadableEntries(t *testing.T) {
+func TestApply_UnreadableEntry_StopsTheReplica(t *testing.T) {
 	t.Parallel()
 	type test struct {
 		name string
@@ -164,7 +164,7 @@ func TestUnreadableEntries(t *testing.T) {
 }
 
 // Membership entries in a batch must get no answer and change nothing.
-func TestMembershipEntries(t *testing.T) {
+func TestApplyBatch_MembershipEntries_ChangeNothing(t *testing.T) {
 	t.Parallel()
 	m := New()
 	state := m.State()

@@ -10,7 +10,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-func TestEntry(t *testing.T) {
+func TestEntry_RoundTrip(t *testing.T) {
 	t.Parallel()
 	s := &rollcallv1.Service{Id: "a", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{
 		Url: "http://a:1", Node: "host-1", Labels: map[string]string{"x": "1", "y": "2", "z": "3"},
@@ -35,7 +35,7 @@ func TestEntry(t *testing.T) {
 	require.Equal(t, "a", e.Service().Id, "a copy of the caller's own")
 }
 
-func TestOwnerStrings(t *testing.T) {
+func TestOwner_RoundTrip(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "gateway/edge-1", gateway("edge-1").String())
 	require.Equal(t, "static", Static.String())
@@ -79,7 +79,7 @@ var oddServices = []struct {
 	{"field number too high", append(protowire.AppendVarint(bytesField(nil, serviceID, "a"), 1<<32), 0), false},
 }
 
-func TestNewEntry(t *testing.T) {
+func TestNewEntry_OddServices_AgreesWithProto(t *testing.T) {
 	t.Parallel()
 	for _, tt := range oddServices {
 		t.Run(tt.name, func(t *testing.T) {

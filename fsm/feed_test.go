@@ -44,7 +44,7 @@ func drain(t testing.TB, f *Feed) (all []Changes, err error) {
 	}
 }
 
-func TestFeed(t *testing.T) {
+func TestFeed_Changes_AreDeliveredInOrder(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge1, 1, "a")
@@ -74,7 +74,7 @@ func TestFeed(t *testing.T) {
 	requireIdle(t, feed)
 }
 
-func TestFeedBlocks(t *testing.T) {
+func TestFeed_NoChanges_Blocks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplica(t)
@@ -114,7 +114,7 @@ func TestFeedBlocks(t *testing.T) {
 	})
 }
 
-func TestWatchFrom(t *testing.T) {
+func TestWatchFrom_Index_GivesLaterChanges(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	for i := range 5 {
@@ -139,7 +139,7 @@ func TestWatchFrom(t *testing.T) {
 }
 
 // A restore must end all feeds. A reader from the replaced history must not be able to resume.
-func TestRestoreCompacts(t *testing.T) {
+func TestRestore_OpenFeeds_AreCompacted(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.register(edge1, 1, "a") // 2
@@ -191,7 +191,7 @@ func mustWatchFrom(t *testing.T, m *Machine, index uint64) *Feed {
 }
 
 // A reader further behind than the window must be cut off, retain no memory, and be unable to resume.
-func TestSlowReader(t *testing.T) {
+func TestFeed_ReaderTooSlow_IsCutOff(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.window.limit = 10
@@ -241,8 +241,7 @@ func TestSlowReader(t *testing.T) {
 	require.Equal(t, 1, next(mustWatchFrom(t, r.Machine, 13)))
 }
 
-// The window must drop old commands as new ones arrive.
-func TestWindowStaysSmall(t *testing.T) {
+func TestWindow_ManyCommands_DropsOldOnes(t *testing.T) {
 	t.Parallel()
 	w := newWindow(0)
 	w.limit = 100
@@ -254,7 +253,7 @@ func TestWindowStaysSmall(t *testing.T) {
 }
 
 // A few large services must count as much as many small ones.
-func TestWindowIsBoundedInBytes(t *testing.T) {
+func TestWindow_LargeServices_AreLimitedByBytes(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	r.window.limitBytes = 100_000
@@ -271,7 +270,7 @@ func TestWindowIsBoundedInBytes(t *testing.T) {
 }
 
 // A reader that starts during writes must see every change after its state exactly once and in order.
-func TestWatchIsAtomic(t *testing.T) {
+func TestWatch_DuringWrites_MissesNoChange(t *testing.T) {
 	t.Parallel()
 	const last = 2_000
 	m := New()

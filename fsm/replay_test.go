@@ -171,7 +171,7 @@ func (h *history) read(t *testing.T, f *Feed) {
 
 // Random logs must give the same state, answers and feed, applied singly or in batches, with or without snapshots and
 // restarts. A feed must turn an old state into the current one.
-func TestReplicasAgree(t *testing.T) {
+func TestMachine_RandomLogs_ReplicasAgree(t *testing.T) {
 	t.Parallel()
 	const seeds, entries = 60, 120
 	var refused, superseded, stale, reused, lost int

@@ -57,7 +57,7 @@ func varied(t testing.TB) *replica {
 	return r
 }
 
-func TestSnapshotRoundTrip(t *testing.T) {
+func TestSnapshot_RoundTrip(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]*replica{
 		"varied": varied(t), "empty": {Machine: New(), t: t}, "established": newReplica(t),
@@ -79,7 +79,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 }
 
 // Answers and fences must be the same after a restore.
-func TestRestoredAnswers(t *testing.T) {
+func TestRestore_RepeatedWrites_GetTheSameAnswers(t *testing.T) {
 	t.Parallel()
 	r := varied(t)
 	m := New()
@@ -100,7 +100,7 @@ func TestRestoredAnswers(t *testing.T) {
 	}
 }
 
-func TestPersist(t *testing.T) {
+func TestPersist_WriteFails_CancelsTheSink(t *testing.T) {
 	t.Parallel()
 	r := varied(t)
 	snap, err := r.Snapshot()
@@ -118,7 +118,7 @@ func TestPersist(t *testing.T) {
 }
 
 // A snapshot must hold its state, however much Apply changes while it streams.
-func TestSnapshotBesideApply(t *testing.T) {
+func TestSnapshot_ApplyContinues_KeepsItsState(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	all := func(value string) (raws [][]byte) {
@@ -179,7 +179,7 @@ type readerFunc func(p []byte) (int, error)
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // While a snapshot is read, and after a failed read, the directory must not change.
-func TestRestoreBuildsAside(t *testing.T) {
+func TestRestore_ReadFails_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	file := snapshotOf(t, varied(t).State())
 	r := newReplica(t)
@@ -229,7 +229,7 @@ func requireRefused(t *testing.T, r *replica, file []byte, says string) {
 }
 
 // A copy must hold the original's content, except for an epoch that must not decrease.
-func TestCopySnapshot(t *testing.T) {
+func TestCopySnapshot_HigherEpoch_RaisesOnlyTheEpoch(t *testing.T) {
 	t.Parallel()
 	s := varied(t).State()
 	file := snapshotOf(t, s)
@@ -253,7 +253,7 @@ func TestCopySnapshot(t *testing.T) {
 	require.False(t, damaged, "the snapshot is not to blame")
 }
 
-func TestDamagedSnapshots(t *testing.T) {
+func TestRestore_DamagedSnapshot_IsRefused(t *testing.T) {
 	t.Parallel()
 	file := snapshotOf(t, varied(t).State())
 	r := newReplica(t)
@@ -312,7 +312,7 @@ func records(t testing.TB, file []byte) (recs []*rollcallv1.SnapshotRecord) {
 }
 
 // Invalid snapshots with a correct checksum, written by another version or edited by hand, must be refused.
-func TestWrongSnapshots(t *testing.T) {
+func TestRestore_InvalidRecords_AreRefused(t *testing.T) {
 	t.Parallel()
 	const header, owner, entry = 0, 1, 5 // the first of each
 	good := snapshotOf(t, varied(t).State())
@@ -393,8 +393,7 @@ func TestWrongSnapshots(t *testing.T) {
 	}
 }
 
-// A state that could not be read back must not be written.
-func TestUnwritableSnapshots(t *testing.T) {
+func TestWriteSnapshot_StateNotReadableBack_IsRefused(t *testing.T) {
 	t.Parallel()
 	r := varied(t)
 	s := *r.State()

@@ -68,7 +68,7 @@ func readLog(t testing.TB, file []byte) (logs []*raft.Log) {
 
 // Logs and snapshots of every released version must lead to the same directory as in that version. For a new command
 // version, run with -update and commit the new files next to the old ones.
-func TestUpgrade(t *testing.T) {
+func TestUpgrade_EveryReleasedVersion_GivesTheSameDirectory(t *testing.T) {
 	name := func(version int, ext string) string {
 		return filepath.Join("testdata", fmt.Sprintf("v%d.%s", version, ext))
 	}

@@ -55,7 +55,7 @@ func once(method string, err error) func(string) error {
 	}
 }
 
-func TestWriteCarriesTheEpoch(t *testing.T) {
+func TestRegister_NoEpochGiven_SendsTheLeadersEpoch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1")
@@ -70,7 +70,7 @@ func TestWriteCarriesTheEpoch(t *testing.T) {
 }
 
 // A call that is refused this way must be retried, on another node or later.
-func TestRefusedCallIsRepeated(t *testing.T) {
+func TestCall_RetryableRefusal_IsRetried(t *testing.T) {
 	t.Parallel()
 	for name, refused := range map[string]error{
 		"not leader":      failureWith(codes.FailedPrecondition, &rollcallv1.NotLeader{}),
@@ -97,7 +97,7 @@ func TestRefusedCallIsRepeated(t *testing.T) {
 	}
 }
 
-func TestCallFollowsTheLeader(t *testing.T) {
+func TestCall_LeaderChanged_FollowsIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2")
@@ -118,7 +118,7 @@ func TestCallFollowsTheLeader(t *testing.T) {
 	})
 }
 
-func TestWriteForOneEpochOnly(t *testing.T) {
+func TestRegister_EpochGivenIsStale_Fails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1")
@@ -132,7 +132,7 @@ func TestWriteForOneEpochOnly(t *testing.T) {
 	})
 }
 
-func TestUnknownOutcome(t *testing.T) {
+func TestCall_OutcomeUnknown_RetriesOnlyFencedWrites(t *testing.T) {
 	t.Parallel()
 	lost := failureWith(codes.Unknown, &rollcallv1.UnknownOutcome{Cause: "leadership lost"})
 	t.Run("a fenced write is repeated as it is", func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestUnknownOutcome(t *testing.T) {
 	})
 }
 
-func TestWriteThatWasNeverSentIsRepeated(t *testing.T) {
+func TestRegister_NeverSent_IsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1")
@@ -230,7 +230,7 @@ func TestWriteThatWasNeverSentIsRepeated(t *testing.T) {
 	})
 }
 
-func TestCallLeavesAHangingLeader(t *testing.T) {
+func TestCall_LeaderHangs_UsesTheNextOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -247,7 +247,7 @@ func TestCallLeavesAHangingLeader(t *testing.T) {
 	})
 }
 
-func TestCallTimeout(t *testing.T) {
+func TestCall_LeaderAnswersOnlyPings_RetriesAfterTheTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1")
@@ -269,7 +269,7 @@ func TestCallTimeout(t *testing.T) {
 	})
 }
 
-func TestDefiniteAnswersAreTheCallers(t *testing.T) {
+func TestCall_DefiniteRefusal_IsReturned(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{
 		"invalid":    failureWith(codes.InvalidArgument, &errdetails.BadRequest{}),
@@ -291,7 +291,7 @@ func TestDefiniteAnswersAreTheCallers(t *testing.T) {
 	}
 }
 
-func TestListReadsAllPages(t *testing.T) {
+func TestListAll_SeveralPages_ReadsAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2")
@@ -318,7 +318,7 @@ func TestListReadsAllPages(t *testing.T) {
 	})
 }
 
-func TestDeregister(t *testing.T) {
+func TestDeregister_OutcomeUnknown_IsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1")
@@ -336,7 +336,7 @@ func TestDeregister(t *testing.T) {
 	})
 }
 
-func TestWatchMovesWithTheLeader(t *testing.T) {
+func TestWatch_LeaderChanges_ResumesThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2")
@@ -366,8 +366,7 @@ func TestWatchMovesWithTheLeader(t *testing.T) {
 	})
 }
 
-// A coordinator that stops ends its watches; a reader must continue on the next one.
-func TestWatchGoesOnWhenTheLeaderStops(t *testing.T) {
+func TestWatch_LeaderStops_ContinuesOnTheNext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2")
@@ -390,7 +389,7 @@ func TestWatchGoesOnWhenTheLeaderStops(t *testing.T) {
 	})
 }
 
-func TestWatchThatCannotBeResumed(t *testing.T) {
+func TestWatch_CannotResume_Ends(t *testing.T) {
 	t.Parallel()
 	for name, hook := range map[string]func(*node){
 		"broken inside the snapshot": func(n *node) { n.before = once("watch", status.Error(codes.Unavailable, "gone")) },
@@ -411,7 +410,7 @@ func TestWatchThatCannotBeResumed(t *testing.T) {
 	}
 }
 
-func TestLargeMessages(t *testing.T) {
+func TestClient_LargeMessages_AreTransferred(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1")
@@ -427,7 +426,7 @@ func TestLargeMessages(t *testing.T) {
 	})
 }
 
-func TestTLS(t *testing.T) {
+func TestClient_TLS_IsUsed(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func TestCauseOf(t *testing.T) {
+func TestCauseOf_TransportErrors_GiveShortCause(t *testing.T) {
 	t.Parallel()
 	for want, tc := range map[string]struct {
 		code codes.Code

@@ -19,7 +19,7 @@ func within(t *testing.T, c *Client, d time.Duration) Leader {
 	return l
 }
 
-func TestLeaderIsFoundAmongAll(t *testing.T) {
+func TestLeader_SeveralNodes_IsFound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -29,7 +29,7 @@ func TestLeaderIsFoundAmongAll(t *testing.T) {
 	})
 }
 
-func TestHighestEpochWins(t *testing.T) {
+func TestLeader_SeveralClaims_HighestEpochWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -43,7 +43,7 @@ func TestHighestEpochWins(t *testing.T) {
 	})
 }
 
-func TestHintIsNotEnough(t *testing.T) {
+func TestLeader_OnlyHints_IsNotFound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -62,7 +62,7 @@ func TestHintIsNotEnough(t *testing.T) {
 	})
 }
 
-func TestOneAddressIsEnough(t *testing.T) {
+func TestLeader_OneAddressKnown_IsFound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -71,7 +71,7 @@ func TestOneAddressIsEnough(t *testing.T) {
 	})
 }
 
-func TestAdvertisedAddress(t *testing.T) {
+func TestLeader_AdvertisedAddress_IsPreferred(t *testing.T) {
 	t.Parallel()
 	t.Run("preferred", func(t *testing.T) {
 		t.Parallel()
@@ -106,7 +106,7 @@ func TestAdvertisedAddress(t *testing.T) {
 	})
 }
 
-func TestHangingNodeDelaysNobody(t *testing.T) {
+func TestLeader_OtherNodeHangs_IsFoundInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -116,7 +116,7 @@ func TestHangingNodeDelaysNobody(t *testing.T) {
 	})
 }
 
-func TestKilledLeaderIsReplacedAtOnce(t *testing.T) {
+func TestLeader_Killed_IsReplacedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -132,7 +132,7 @@ func TestKilledLeaderIsReplacedAtOnce(t *testing.T) {
 	})
 }
 
-func TestHangingLeaderIsReplaced(t *testing.T) {
+func TestLeader_Hangs_IsReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -146,7 +146,7 @@ func TestHangingLeaderIsReplaced(t *testing.T) {
 	})
 }
 
-func TestLeaderThatBecameFollowerIsNoticed(t *testing.T) {
+func TestLeader_BecameFollower_IsReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -159,7 +159,7 @@ func TestLeaderThatBecameFollowerIsNoticed(t *testing.T) {
 	})
 }
 
-func TestKnownLeaderAloneIsPolled(t *testing.T) {
+func TestLeader_Known_OnlyItIsPolled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -180,7 +180,7 @@ func TestKnownLeaderAloneIsPolled(t *testing.T) {
 	})
 }
 
-func TestLeaderlessPollIsFast(t *testing.T) {
+func TestLeader_Unknown_NodesArePolledFast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2")
@@ -196,7 +196,7 @@ func TestLeaderlessPollIsFast(t *testing.T) {
 	})
 }
 
-func TestEpochNeverGoesBackwards(t *testing.T) {
+func TestLeader_LowerEpoch_IsRejected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -215,7 +215,7 @@ func TestEpochNeverGoesBackwards(t *testing.T) {
 	})
 }
 
-func TestLeaderThatForgotItsEpochIsNotBelieved(t *testing.T) {
+func TestLeader_SameNodeWithLowerEpoch_IsRejected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2")
@@ -228,7 +228,7 @@ func TestLeaderThatForgotItsEpochIsNotBelieved(t *testing.T) {
 	})
 }
 
-func TestAnotherNodeAtTheLeadersAddress(t *testing.T) {
+func TestLeader_AnotherNodeAtItsAddress_IsNoticed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1")
@@ -241,7 +241,7 @@ func TestAnotherNodeAtTheLeadersAddress(t *testing.T) {
 	})
 }
 
-func TestFollowersEpochUnmasksFormerLeader(t *testing.T) {
+func TestLeader_FollowersHaveHigherEpoch_IsRejected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2", "n3")
@@ -254,7 +254,7 @@ func TestFollowersEpochUnmasksFormerLeader(t *testing.T) {
 	})
 }
 
-func TestNewEpochOfTheSameLeader(t *testing.T) {
+func TestLeaders_SameNodeWithNewEpoch_IsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2")
@@ -271,7 +271,7 @@ func TestNewEpochOfTheSameLeader(t *testing.T) {
 	})
 }
 
-func TestForeignCluster(t *testing.T) {
+func TestLeader_ForeignCluster_IsRejected(t *testing.T) {
 	t.Parallel()
 	foreign := func(f *fleet, ids ...string) {
 		f.set(func() {
@@ -340,7 +340,7 @@ func anyAddress(err error, address string) error {
 	return err
 }
 
-func TestRestartedNodeIsNoticedSoon(t *testing.T) {
+func TestLeader_RestartedAfterLongOutage_IsFoundSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1")
@@ -355,7 +355,7 @@ func TestRestartedNodeIsNoticedSoon(t *testing.T) {
 	})
 }
 
-func TestClosedClient(t *testing.T) {
+func TestClient_Closed_CallsFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1")
@@ -376,7 +376,7 @@ func TestClosedClient(t *testing.T) {
 	})
 }
 
-func TestClientConfigIsChecked(t *testing.T) {
+func TestNewClient_InvalidConfig_ReportsEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := NewClient(ClientConfig{Coordinators: []string{"n1"}, PingInterval: time.Microsecond, PingTimeout: -time.Second})
 	require.ErrorContains(t, err, `"n1" is not host:port`)

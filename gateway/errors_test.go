@@ -94,7 +94,7 @@ var details = map[string]struct {
 	},
 }
 
-func TestErrorsAreRestored(t *testing.T) {
+func TestFromStatus_EveryDetail_RestoresTheError(t *testing.T) {
 	t.Parallel()
 	for name, d := range details {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestErrorsAreRestored(t *testing.T) {
 }
 
 // A message added to the contract must get an error in this package.
-func TestEveryErrorOfTheContractIsRestored(t *testing.T) {
+func TestFromStatus_EveryErrorMessage_HasCase(t *testing.T) {
 	t.Parallel()
 	messages := rollcallv1.File_rollcall_v1_errors_proto.Messages()
 	for i := range messages.Len() {
@@ -131,7 +131,7 @@ func TestEveryErrorOfTheContractIsRestored(t *testing.T) {
 	}
 }
 
-func TestOtherErrorsStayAsTheyAre(t *testing.T) {
+func TestFromStatus_OtherErrors_StayUnchanged(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, FromStatus(nil))
 	for _, err := range []error{
@@ -147,7 +147,7 @@ func TestOtherErrorsStayAsTheyAre(t *testing.T) {
 	require.ErrorIs(t, FromStatus(fmt.Errorf("wrapped: %w", failureWith(codes.Unavailable, &rollcallv1.NoQuorum{}))), ErrNoQuorum)
 }
 
-func TestLongListsAreCut(t *testing.T) {
+func TestConflictError_LongList_IsShortened(t *testing.T) {
 	t.Parallel()
 	var e ConflictError
 	for i := range 1000 {

@@ -32,7 +32,7 @@ func ExampleGateway() {
 }
 
 // The README's example must match the code that is compiled here.
-func TestReadmeShowsTheExample(t *testing.T) {
+func TestExample_Readme_ShowsTheCompiledCode(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../README.md")
 	require.NoError(t, err)

@@ -111,7 +111,7 @@ func setup(t *testing.T, test func(t *testing.T, f *fleet)) {
 	})
 }
 
-func TestGatewayRegistersOneFullSet(t *testing.T) {
+func TestGateway_Started_RegistersOneFullSet(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		var leaders []Leader
 		var writes []Write
@@ -141,7 +141,7 @@ func TestGatewayRegistersOneFullSet(t *testing.T) {
 	})
 }
 
-func TestGatewayPullsOnEachLeaderAndEpoch(t *testing.T) {
+func TestGateway_NewLeaderOrEpoch_PullsAgain(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		s := newSource(services("a")...)
 		g := f.gateway(s)
@@ -164,7 +164,7 @@ func TestGatewayPullsOnEachLeaderAndEpoch(t *testing.T) {
 	})
 }
 
-func TestGatewayReregisters(t *testing.T) {
+func TestGateway_ServiceMissingInDirectory_RegistersItAgain(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		f.gateway(newSource(services("a", "b")...))
 		synctest.Wait()
@@ -178,7 +178,7 @@ func TestGatewayReregisters(t *testing.T) {
 	})
 }
 
-func TestGatewaySendsOnlyWhatIsNew(t *testing.T) {
+func TestGateway_ServiceAdded_SendsOnlyTheNewOne(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		s := newSource(services("a", "b")...)
 		f.gateway(s)
@@ -225,7 +225,7 @@ func idsOf(services []*rollcallv1.Service) (ids []string) {
 	return ids
 }
 
-func TestGatewayCoalesces(t *testing.T) {
+func TestGateway_ManyChanges_AreCoalesced(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		s := newSource(services("a")...)
 		f.gateway(s)
@@ -249,7 +249,7 @@ func TestGatewayCoalesces(t *testing.T) {
 	})
 }
 
-func TestGatewayPullsAgainWhenDirty(t *testing.T) {
+func TestGateway_SourceChangesDuringPull_PullsAgain(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		s := newSource(services("a")...)
 		s.block = make(chan struct{})
@@ -264,7 +264,7 @@ func TestGatewayPullsAgainWhenDirty(t *testing.T) {
 	})
 }
 
-func TestGatewaySurvivesItsLeader(t *testing.T) {
+func TestGateway_LeaderKilled_RegistersWithTheNext(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		s := newSource(services("a")...)
 		g := f.gateway(s)
@@ -285,7 +285,7 @@ func TestGatewaySurvivesItsLeader(t *testing.T) {
 	})
 }
 
-func TestGatewayRepeatsAnUnknownWriteAsItWas(t *testing.T) {
+func TestGateway_OutcomeUnknown_RetriesTheSameWrite(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		s := newSource(services("a")...)
 		f.set(func() {
@@ -308,7 +308,7 @@ func TestGatewayRepeatsAnUnknownWriteAsItWas(t *testing.T) {
 	})
 }
 
-func TestGatewayWhoseClockWentBack(t *testing.T) {
+func TestGateway_ClockWentBack_TakesHigherIncarnation(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		future := uint64(time.Now().Add(time.Hour).UnixNano())
 		f.owners[edge("edge-1")] = &ownerState{incarnation: future, seq: 9}
@@ -321,7 +321,7 @@ func TestGatewayWhoseClockWentBack(t *testing.T) {
 	})
 }
 
-func TestGatewayWithADouble(t *testing.T) {
+func TestGateway_TwoWithTheSameID_OneEnds(t *testing.T) {
 	t.Run("the older ends", func(t *testing.T) {
 		setup(t, func(t *testing.T, f *fleet) {
 			s := newSource(services("a")...)
@@ -377,7 +377,7 @@ func TestGatewayWithADouble(t *testing.T) {
 	})
 }
 
-func TestGatewayRegistersTheRestBesideAConflict(t *testing.T) {
+func TestGateway_OneServiceConflicts_RegistersTheRest(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		other := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-2"}
 		f.directory["b"] = &rollcallv1.ServiceRecord{Service: service("b"), Owner: other}
@@ -407,7 +407,7 @@ func TestGatewayRegistersTheRestBesideAConflict(t *testing.T) {
 	})
 }
 
-func TestGatewayAllOfWhoseServicesConflict(t *testing.T) {
+func TestGateway_AllServicesConflict_RemovesEarlierOnes(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		operator := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_OPERATOR}
 		f.directory["a"] = &rollcallv1.ServiceRecord{Service: service("a"), Owner: operator}
@@ -430,7 +430,7 @@ func TestGatewayAllOfWhoseServicesConflict(t *testing.T) {
 	})
 }
 
-func TestGatewayRegistersTheRestBesideAnInvalidOne(t *testing.T) {
+func TestGateway_OneServiceInvalid_RegistersTheRest(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		f.set(func() {
 			f.nodes[address("n1")].before = once("register", failureWith(codes.InvalidArgument, &errdetails.BadRequest{
@@ -444,7 +444,7 @@ func TestGatewayRegistersTheRestBesideAnInvalidOne(t *testing.T) {
 	})
 }
 
-func TestGatewayThatIsRefusedAsAWholeTriesAgain(t *testing.T) {
+func TestGateway_RefusedAsWhole_Retries(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		f.set(func() {
 			f.nodes[address("n1")].before = once("register", failureWith(codes.InvalidArgument, &errdetails.BadRequest{
@@ -462,7 +462,7 @@ func TestGatewayThatIsRefusedAsAWholeTriesAgain(t *testing.T) {
 	})
 }
 
-func TestGatewayWithTooMany(t *testing.T) {
+func TestGateway_TooManyServices_SendsNothing(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		s := newSource()
 		for i := range rollcallv1.MaxServicesPerCall + 1 {
@@ -488,7 +488,7 @@ func TestGatewayWithTooMany(t *testing.T) {
 	})
 }
 
-func TestGatewayWithABadSource(t *testing.T) {
+func TestGateway_SourceFails_ReportsAndRecovers(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		s := newSource(services("a")...)
 		s.err = errors.New("disk on fire")
@@ -504,8 +504,7 @@ func TestGatewayWithABadSource(t *testing.T) {
 	})
 }
 
-// An incomplete source must not remove entries.
-func TestGatewayWithAnIncompleteSource(t *testing.T) {
+func TestGateway_SourceIncomplete_RemovesNothing(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		mine := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"}
 		f.directory["old"] = &rollcallv1.ServiceRecord{Service: service("old"), Owner: mine}
@@ -534,7 +533,7 @@ func TestGatewayWithAnIncompleteSource(t *testing.T) {
 	})
 }
 
-func TestGatewayWithAnEmptyStaticSetRemovesNothing(t *testing.T) {
+func TestGateway_EmptyStaticSet_RemovesNothing(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		mine := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"}
 		f.directory["old"] = &rollcallv1.ServiceRecord{Service: service("old"), Owner: mine}
@@ -545,7 +544,7 @@ func TestGatewayWithAnEmptyStaticSetRemovesNothing(t *testing.T) {
 }
 
 // Health delays only a first offer: a service that an earlier run registered must be kept while it is down.
-func TestGatewayKeepsWhatIsHeldBack(t *testing.T) {
+func TestGateway_ServiceNotReady_KeepsItsEntry(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		mine := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"}
 		other := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-2"}
@@ -584,7 +583,7 @@ func TestGatewayKeepsWhatIsHeldBack(t *testing.T) {
 	})
 }
 
-func TestGatewayLeaves(t *testing.T) {
+func TestGateway_DeregisterOnStop_RemovesItsServices(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		g := f.gatewayWith(Config{Source: Static(services("a")...), DeregisterOnStop: true})
 		synctest.Wait()
@@ -601,7 +600,7 @@ func TestGatewayLeaves(t *testing.T) {
 	})
 }
 
-func TestGatewayOfAForeignCluster(t *testing.T) {
+func TestGateway_ForeignCluster_SendsNoWrites(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		g := f.gateway(newSource(services("a")...))
 		synctest.Wait()
@@ -626,8 +625,7 @@ func TestGatewayOfAForeignCluster(t *testing.T) {
 	})
 }
 
-// Under random faults the directory must end in the source's state.
-func TestGatewayUnderRandomFaults(t *testing.T) {
+func TestGateway_RandomFaults_DirectoryMatchesTheSource(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {
@@ -680,7 +678,7 @@ func TestGatewayUnderRandomFaults(t *testing.T) {
 	}
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestNew_InvalidConfig_ReportsEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{ID: "Edge_1", ResyncInterval: time.Millisecond, DeregisterTimeout: -1})
 	for _, complaint := range []string{`id: "Edge_1" is not a DNS label`, "source: is missing", "resync interval: 1ms is shorter", "deregister timeout", "at least one address"} {

@@ -25,7 +25,7 @@ reject 'the key of an error in a log line is err' '"error", ?err\b' '*.go'
 reject 'a test is named after its subject: TestFunc_Condition' '^func Test(What|Who|Whoever|Nobody|Somebody|Nothing|That|Which|Those|Others)' '*_test.go'
 # pgserver may run PostgreSQL as the system account nobody.
 reject 'name the actor: a process, sender, caller or operator' '(?i)\b(nobody|somebody|whoever)\b' '*.go' '*.proto' '*.sql' '*.yml' ':!:internal/dev/pgserver'
-reject 'a test name begins with its subject, without an article' '^func Test(A|An|The)[A-Z]' '*_test.go'
+reject 'a test name begins with its subject, without an article' '^func Test(A|An|The)[A-Z][a-z]' '*_test.go'
 # Words with -ise in American English too: advertise, arise, compromise, exercise, noise, otherwise, precise, promise, raise, rise, surprise, wise.
 american='(?<!dvert|Ar|[Rr]a|R|rom|xerc|[Nn]o|[Ww]|rec|urpr)'
 reject 'a test name has American spelling, and names the actor' \

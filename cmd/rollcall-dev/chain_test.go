@@ -17,7 +17,7 @@ import (
 )
 
 // A process of its own, since go-ethereum leaves goroutines behind.
-func TestDevChain(t *testing.T) {
+func TestChain_OwnProcess_AnswersAndStops(t *testing.T) {
 	t.Parallel()
 	const funded = "0x00000000000000000000000000000000000000Aa"
 	address := freeAddress(t)
@@ -51,7 +51,7 @@ func TestDevChain(t *testing.T) {
 	require.Contains(t, log.String(), `"msg":"dev chain stopped"`)
 }
 
-func TestDevChainFails(t *testing.T) {
+func TestChain_BadFlagsOrTakenPort_Fails(t *testing.T) {
 	t.Parallel()
 	r := dev(t, "chain", "--fund", "0x12,0x00000000000000000000000000000000000000aa", "--listen", "8545")
 	require.Equal(t, cli.ExitUsage, r.code)

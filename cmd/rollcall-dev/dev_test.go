@@ -108,7 +108,7 @@ func pids(info *devinfo.Info) map[string]int {
 }
 
 // The README's promises to a newcomer hold, with real processes.
-func TestDev(t *testing.T) {
+func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	data := filepath.Join(folder, "build", "dev")
@@ -437,7 +437,7 @@ func watchRemovals(t *testing.T, client redis.UniversalClient) func() []string {
 }
 
 // With REDIS_URL no Redis is embedded, and REDIS_KEY_PREFIX holds for all that is written.
-func TestDevWithOwnRedis(t *testing.T) {
+func TestDev_RedisURLGiven_EmbedsNoRedis(t *testing.T) {
 	t.Parallel()
 	server, folder := testRedis(t), t.TempDir()
 	d := startDev(t, filepath.Join(folder, "build", "dev"), "REDIS_URL=redis://"+server, "REDIS_KEY_PREFIX=mine:")
@@ -453,7 +453,7 @@ func TestDevWithOwnRedis(t *testing.T) {
 }
 
 // As a process of its own, and not for long: where a check is missing, a cluster starts.
-func TestDevUsage(t *testing.T) {
+func TestDev_BadFlags_AreUsageErrors(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)

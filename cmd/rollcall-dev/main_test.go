@@ -105,14 +105,13 @@ func get(url string) (code int, body map[string]any) {
 	return res.StatusCode, body
 }
 
-// The version names this program.
-func TestVersion(t *testing.T) {
+func TestVersion_NamesTheProgram(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "rollcall-dev "+cli.Version()+"\n", succeed(t, "--version"))
 }
 
 // A shell completes the names of the cluster's processes.
-func TestCompletion(t *testing.T) {
+func TestCompletion_Kill_CompletesMembers(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -130,7 +129,7 @@ func TestCompletion(t *testing.T) {
 }
 
 // A second word after the program is a mistake that names the commands.
-func TestUnknownCommand(t *testing.T) {
+func TestRun_UnknownCommand_IsUsageError(t *testing.T) {
 	t.Parallel()
 	r := dev(t, "keys")
 	require.Equal(t, cli.ExitUsage, r.code)

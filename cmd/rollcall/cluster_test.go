@@ -37,7 +37,7 @@ func (c *cluster) registerAsGateway(t *testing.T, owner, id, url string) {
 	require.NoError(t, err)
 }
 
-func TestClusterStatus(t *testing.T) {
+func TestClusterStatus_TableAndJSON_MatchGolden(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	golden(t, "cluster-status.txt", squeeze(succeed(t, c.remote("cluster", "status")...)))
@@ -57,7 +57,7 @@ func squeeze(table string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-func TestClusterMembership(t *testing.T) {
+func TestCluster_TransferAddAndRemove_ChangeMembership(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, "--raft-timing", "wan") // a leader that a busy machine does not depose
 	leader := c.leader(t)
@@ -126,7 +126,7 @@ func (c *cluster) leader(t *testing.T) string {
 	return l.Node
 }
 
-func TestSnapshotAndRestore(t *testing.T) {
+func TestClusterSnapshot_Restored_HasTheServices(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	succeed(t, c.remote("services", "register", "a", "--url", "http://127.0.0.1:1")...)
@@ -171,7 +171,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 }
 
 // A change that broke off on its way may be done or not, and the exit code says so.
-func TestUnknownOutcome(t *testing.T) {
+func TestCluster_OutcomeUnknown_SetsTheExitCode(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func (s *single) start(t *testing.T, flags ...string) *background {
 
 func (s *single) remote(args ...string) []string { return append(args, "--coordinators", s.address) }
 
-func TestCoordinatorStopsCleanly(t *testing.T) {
+func TestCoordinator_Stopped_LogsNoError(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
 	b := s.start(t)
@@ -62,7 +62,7 @@ func TestCoordinatorStopsCleanly(t *testing.T) {
 }
 
 // A role that cannot start says why in its log, in one line of the log's form.
-func TestCoordinatorFails(t *testing.T) {
+func TestCoordinator_CannotStart_LogsTheReason(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
 	s.start(t)
@@ -86,7 +86,7 @@ func TestCoordinatorFails(t *testing.T) {
 }
 
 // The static fleet is what RELAYER_COUNT says, also after it said something else.
-func TestStaticFleet(t *testing.T) {
+func TestCoordinator_RelayerCountChanges_FleetFollows(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
 	b := s.start(t, "--relayer-url-template", "http://127.0.0.1:1/{N}")
@@ -106,7 +106,7 @@ func TestStaticFleet(t *testing.T) {
 }
 
 // A leader whose directory was restored from an older copy goes on above what Redis has seen of its cluster.
-func TestEpochAboveRedis(t *testing.T) {
+func TestCoordinator_RedisHasHigherEpoch_GoesOnAboveIt(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
 	b := s.start(t)
@@ -127,7 +127,7 @@ func TestEpochAboveRedis(t *testing.T) {
 	}, 20*time.Second, 20*time.Millisecond)
 }
 
-func TestMetrics(t *testing.T) {
+func TestCoordinator_Metrics_AreServed(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
 	s.start(t)
@@ -155,7 +155,7 @@ func TestMetrics(t *testing.T) {
 
 // The program as a process: its environment is read, and SIGTERM ends it with 0. Raft's metrics are the
 // process's, so they are looked at here.
-func TestCoordinatorProcess(t *testing.T) {
+func TestCoordinator_OwnProcess_ReadsEnvironmentAndStops(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
 	self, err := os.Executable()

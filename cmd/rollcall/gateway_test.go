@@ -16,7 +16,7 @@ import (
 )
 
 // A gateway over real TCP: a file, an advertisement, a removed file, and what stays when it is gone.
-func TestGateway(t *testing.T) {
+func TestGateway_FilesAndAdvertisements_AreRegistered(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	relayer := freeAddress(t)
@@ -79,7 +79,7 @@ func TestGateway(t *testing.T) {
 	require.Empty(t, ids(), "it was told to leave")
 }
 
-func TestGatewayFails(t *testing.T) {
+func TestGateway_AddressInUse_Fails(t *testing.T) {
 	t.Parallel()
 	taken := freeAddress(t)
 	serveWell(t, taken)
@@ -89,8 +89,7 @@ func TestGatewayFails(t *testing.T) {
 	require.Contains(t, r.stderr, "address already in use")
 }
 
-// A gateway under TLS uses its own certificate.
-func TestGatewayUnderTLS(t *testing.T) {
+func TestGateway_TLS_UsesItsOwnCertificate(t *testing.T) {
 	t.Parallel()
 	dir, folder := t.TempDir(), t.TempDir()
 	succeed(t, "tls", "init", "--dir", dir)

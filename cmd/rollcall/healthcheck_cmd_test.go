@@ -18,7 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/cli"
 )
 
-func TestHealthcheck(t *testing.T) {
+func TestHealthcheck_StatusCode_DecidesTheExitCode(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/well" {
@@ -36,20 +36,20 @@ func TestHealthcheck(t *testing.T) {
 	require.Equal(t, cli.ExitUsage, rollcall(t, "healthcheck", "http://[").code)
 }
 
-func TestVersion(t *testing.T) {
+func TestVersion_TextAndJSON_NameTheGoVersion(t *testing.T) {
 	t.Parallel()
 	require.Regexp(t, `^rollcall \S+ go1\.\d+`, succeed(t, "version"))
 	require.Equal(t, succeed(t, "version"), succeed(t, "--version"))
 	require.Regexp(t, `"version": "\S+ go1\.\d+`, succeed(t, "version", "-o", "json"))
 }
 
-func TestHelp(t *testing.T) {
+func TestHelp_ProgramAndCommand_ListCommands(t *testing.T) {
 	t.Parallel()
 	require.Contains(t, succeed(t, "--help"), "Run a coordinator")
 	require.Contains(t, succeed(t, "cluster", "--help"), "transfer")
 }
 
-func TestTLSInit(t *testing.T) {
+func TestTLSInit_Names_WritesCertificates(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "certs")
 	out := succeed(t, "tls", "init", "--dir", dir, "--coordinator", "a,b", "--gateway", "edge", "--operator", "me", "--host", "a.example", "--days", "3")
@@ -81,7 +81,7 @@ func TestTLSInit(t *testing.T) {
 }
 
 // A cluster under TLS serves callers that have an operator's certificate, and no others.
-func TestOperatorUnderTLS(t *testing.T) {
+func TestOperator_TLS_NeedsCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	succeed(t, "tls", "init", "--dir", dir)
@@ -102,7 +102,7 @@ func TestOperatorUnderTLS(t *testing.T) {
 }
 
 // The shells run the real program with the line typed so far in the environment.
-func TestCompletion(t *testing.T) {
+func TestCompletion_EveryShell_CompletesCommands(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		code := succeed(t, "completion", shell)

@@ -35,7 +35,7 @@ func (r *localRelayer) list(t *testing.T, args ...string) keyList {
 	return read[keyList](t, r.operator(append([]string{"keys", "list"}, args...)...)...)
 }
 
-func TestKeysAreListed(t *testing.T) {
+func TestKeysList_EveryState_IsShown(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 4, nil)
 	done := r.send(t, 0, "one")
@@ -80,7 +80,7 @@ func TestKeysAreListed(t *testing.T) {
 	require.Regexp(t, `\nthe nodes could not be asked: .*connection refused`, out)
 }
 
-func TestKeysArePausedAndResumed(t *testing.T) {
+func TestKeysPause_KeyOrAll_TakesNoNewTransactions(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 2, nil)
 	r.send(t, 0, "one")
@@ -126,7 +126,7 @@ func TestKeysArePausedAndResumed(t *testing.T) {
 	}
 }
 
-func TestKeyIsDrained(t *testing.T) {
+func TestKeysDrain_PendingTransactions_AreWaitedFor(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 2, nil)
 	tx := r.send(t, 0, "one")
@@ -170,7 +170,7 @@ func TestKeyIsDrained(t *testing.T) {
 }
 
 // A key is said to be paused only when it is, however short the wait.
-func TestADrainThatDoesNotWaitPausesAllTheSame(t *testing.T) {
+func TestKeysDrain_NoWait_PausesAllTheSame(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 3, nil)
 	r.send(t, 0, "one")
@@ -198,7 +198,7 @@ func TestADrainThatDoesNotWaitPausesAllTheSame(t *testing.T) {
 }
 
 // keys resync mends a key's counts: here after another sender's transaction, a wrong count and a gap.
-func TestKeysAreResynced(t *testing.T) {
+func TestKeysResync_CountsAndGap_AreRepaired(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, nil)
 	tx := r.send(t, 0, "one")
@@ -242,7 +242,7 @@ func foreign(t *testing.T, r *localRelayer, nonce uint64) {
 }
 
 // A chain with another history is refused, by resync as by relayers, until an operator says that it is meant.
-func TestStartingOverIsAnOperatorsWord(t *testing.T) {
+func TestKeysResync_NewChain_NeedsTheFlag(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, func(o *relayertest.Options) { o.Targets = []string{"api"} })
 	done := r.send(t, 0, "one")
@@ -291,8 +291,7 @@ func TestStartingOverIsAnOperatorsWord(t *testing.T) {
 	r.confirm(t, next, relayer.Confirmed)
 }
 
-// A final transaction whose block is gone is pending again on an operator's word.
-func TestResyncReorganized(t *testing.T) {
+func TestKeysResync_Reorganized_TransactionIsPendingAgain(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, func(o *relayertest.Options) { o.Targets = []string{"api"} })
 	parent := r.chain.Commit()

@@ -10,7 +10,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-func TestMigrate(t *testing.T) {
+func TestMigrate_DryRunAndRun_BringSchemaUpToDate(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	url := []string{"--database-url", db.URL()}
@@ -46,7 +46,7 @@ func TestMigrate(t *testing.T) {
 }
 
 // The timeout is for what may hang, not for the work.
-func TestMigrationMayTakeLongerThanTheTimeout(t *testing.T) {
+func TestMigrate_LongerThanTheTimeout_Succeeds(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
 	// As goose makes it, but for a first migration that takes four seconds.
@@ -62,7 +62,7 @@ func TestMigrationMayTakeLongerThanTheTimeout(t *testing.T) {
 }
 
 // A relayer that may not change the schema says what it lacks.
-func TestRelayerDoesNotMigrateWhereItMustNot(t *testing.T) {
+func TestRelayer_NoMigrate_ReportsTheMissingSchema(t *testing.T) {
 	t.Setenv("RELAYER_PRIVATE_KEY_0", signertest.Keys(t, t.Name(), 1)[0].Hex())
 	db := testpostgres.New(t)
 	b := start(t, "relayer", "--no-migrate", "--database-url", db.URL(), "--chain-id", "1337", "--rpc-urls", "http://"+freeAddress(t),

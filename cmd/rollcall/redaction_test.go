@@ -141,7 +141,7 @@ var listening = regexp.MustCompile(`"http":"(127\.0\.0\.1:\d+)"`)
 
 // A relayer with every secret that it can have goes through good and bad days, and is then made to dump its stacks. Nothing
 // of what it has said, on any way out, holds any of them.
-func TestARelayerShowsNoSecrets(t *testing.T) {
+func TestRelayer_EverySecret_IsNotShown(t *testing.T) {
 	t.Parallel()
 	const (
 		password = "Postgres-Pass+word/7Qz9Lm2Kx4Rt8"

@@ -44,7 +44,7 @@ func targets(c *commands) (all [][]string) {
 	return all
 }
 
-func TestWebhookTargetsAreOneOrMany(t *testing.T) {
+func TestRelayerSettings_WebhookTargets_AreOneOrMany(t *testing.T) {
 	many := `[{"name":"default","url":"https://a.example/` + hookToken + `","signingKeys":["` + someHookKey + `-new","` + someHookKey + `"]},` +
 		`{"name":"b","url":"https://b.example","signingKeys":["` + someHookKey + `-b"]}]`
 	manyTargets := [][]string{
@@ -66,7 +66,7 @@ func TestWebhookTargetsAreOneOrMany(t *testing.T) {
 	}
 }
 
-func TestWebhookRetention(t *testing.T) {
+func TestRelayerSettings_WebhookRetention_IsRead(t *testing.T) {
 	for value, want := range map[string]time.Duration{"": 72 * time.Hour, "1h": time.Hour, "0s": webhook.KeepNone} {
 		env := map[string]string{}
 		if value != "" {
@@ -82,7 +82,7 @@ func TestWebhookRetention(t *testing.T) {
 	require.ErrorContains(t, err, "RELAYER_WEBHOOK_RETENTION")
 }
 
-func TestBadRelayerSettings(t *testing.T) {
+func TestRelayerSettings_InvalidValues_AreReported(t *testing.T) {
 	own := relayerSettings(t, nil)
 	key := os.Getenv("RELAYER_PRIVATE_KEY_0")
 	topUp := map[string]string{"RELAYER_TOPUP_THRESHOLD": "1", "RELAYER_TOPUP_TARGET": "2", "RELAYER_TOPUP_MAX_PER_DAY": "3"}
@@ -171,7 +171,7 @@ func TestBadRelayerSettings(t *testing.T) {
 }
 
 // The allow-list is about the funding key, too: it pays, whosever it is.
-func TestAFundingKeyIsOnTheAllowList(t *testing.T) {
+func TestRelayerSettings_FundingKeyNotAllowed_IsRefused(t *testing.T) {
 	keys := signertest.Keys(t, "funding", 1)
 	own := relayerSettings(t, map[string]string{
 		"RELAYER_TOPUP_KEY": keys[0].Hex(), "RELAYER_TOPUP_THRESHOLD": "1", "RELAYER_TOPUP_TARGET": "2", "RELAYER_TOPUP_MAX_PER_DAY": "3",
@@ -205,7 +205,7 @@ func showsNothing(t *testing.T, text, key string) {
 }
 
 // Settings that have no flag are documented elsewhere.
-func TestHelpTellsWhereKeysComeFrom(t *testing.T) {
+func TestHelp_Relayer_NamesTheKeyVariables(t *testing.T) {
 	t.Parallel()
 	help := succeed(t, "relayer", "--help")
 	for _, name := range []string{
@@ -216,7 +216,7 @@ func TestHelpTellsWhereKeysComeFrom(t *testing.T) {
 	}
 }
 
-func TestReceiversAreSpelledInOneCaseOrWithTheirChecksum(t *testing.T) {
+func TestRelayerSettings_ReceiverAddress_NeedsOneCaseOrChecksum(t *testing.T) {
 	const mixed = "0x742d35Cc6634C0532925a3b844Bc454e4438f44e"
 	for _, spelled := range []string{mixed, strings.ToLower(mixed), "0x" + strings.ToUpper(mixed[2:])} {
 		got, err := parseCommand(t, relayerSettings(t, map[string]string{"RELAYER_ALLOWED_RECEIVERS": spelled}), "relayer")
@@ -226,7 +226,7 @@ func TestReceiversAreSpelledInOneCaseOrWithTheirChecksum(t *testing.T) {
 }
 
 // An operator's command says that it cannot read the URL before it does anything, and shows none of it.
-func TestAnOperatorsDatabaseURLIsChecked(t *testing.T) {
+func TestOperatorCommands_InvalidDatabaseURL_IsReportedWithoutIt(t *testing.T) {
 	env := map[string]string{"DATABASE_URL": "postgres://user:" + hookToken + "/@host/x", "RELAYER_CHAIN_ID": "1"}
 	for _, command := range [][]string{{"migrate"}, {"tx", "list"}, {"keys", "list"}} {
 		_, err := parseCommand(t, env, command...)
@@ -236,7 +236,7 @@ func TestAnOperatorsDatabaseURLIsChecked(t *testing.T) {
 }
 
 // The relayer reports all wrong settings together, by the names of their variables, before it starts anything.
-func TestARelayersSettingsAreCheckedTogether(t *testing.T) {
+func TestRelayer_SeveralInvalidSettings_AreReportedTogether(t *testing.T) {
 	for name, value := range relayerSettings(t, map[string]string{
 		"RELAYER_API_KEYS": "me:short,me/read:" + someAPIKey, "RELAYER_CHAIN_ID": "0", "RELAYER_TOPUP_KEY": "x",
 		"RELAYER_WEBHOOKS_JSON": `[{"name":"a","url":"https://x.example","signingKeys":[]}]`, "RELAYER_PRIVATE_KEY_2": "0x" + hookToken,

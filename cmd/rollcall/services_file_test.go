@@ -38,7 +38,7 @@ func exportedFile(services ...string) string {
 	return body + `{"sha256":"` + hex.EncodeToString(sum[:]) + `"}` + "\n"
 }
 
-func TestServicesExportAndImport(t *testing.T) {
+func TestServicesExport_Imported_HasTheServices(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	do := func(args ...string) string { return succeed(t, c.remote(args...)...) }

@@ -13,7 +13,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/cli"
 )
 
-func TestServices(t *testing.T) {
+func TestServices_RegisterListAndDeregister(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	do := func(args ...string) string { return succeed(t, c.remote(args...)...) }
@@ -46,7 +46,7 @@ func TestServices(t *testing.T) {
 	require.NotContains(t, do("services", "list"), "edge-1")
 }
 
-func TestServicesFromFile(t *testing.T) {
+func TestServicesRegister_File_RegistersItsServices(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	file := filepath.Join("testdata", "definitions.yaml")
@@ -67,7 +67,7 @@ func TestServicesFromFile(t *testing.T) {
 }
 
 // The command reports wrong input before it sends anything.
-func TestServicesUsage(t *testing.T) {
+func TestServices_WrongInput_IsUsageError(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
 		"--url: is missing; give an id with --url, or --file":              {"services", "register", "x"},
@@ -90,7 +90,7 @@ func TestServicesUsage(t *testing.T) {
 }
 
 // An entry that a gateway owns is refused to the operator, who is told whose it is and how to take it.
-func TestServicesForce(t *testing.T) {
+func TestServicesDeregister_OwnedByGateway_NeedsForce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	c.registerAsGateway(t, "edge", "oz-relayer-1", "http://127.0.0.1:1")
@@ -120,7 +120,7 @@ func TestServicesList_NoCoordinatorAnswers(t *testing.T) {
 	require.Contains(t, r.stderr, "Check --coordinators (ROLLCALL_COORDINATORS)")
 }
 
-func TestServicesWatch(t *testing.T) {
+func TestServicesWatch_Changes_AreWritten(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	do := func(args ...string) { succeed(t, c.remote(args...)...) }

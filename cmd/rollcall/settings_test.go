@@ -110,7 +110,7 @@ var threePeers = []coordinator.Peer{{ID: "a", Address: "a:7400"}, {ID: "b", Addr
 
 var coordinatorBase = map[string]string{"ROLLCALL_NODE_ID": "a", "ROLLCALL_PEERS": "a=a:7400,b=b:7400,c=c:7400"}
 
-func TestCoordinatorSettings(t *testing.T) {
+func TestCoordinatorSettings_FlagsAndVariables_AreRead(t *testing.T) {
 	t.Parallel()
 	secret := writeFile(t, "secret", "hunter2\n")
 	url := writeFile(t, "url", "redis://:pw@r:1\n")
@@ -210,7 +210,7 @@ func logged(flags func(*commands) *cli.LogFlags) func(*commands) any {
 	}
 }
 
-func TestCoordinatorDefaults(t *testing.T) {
+func TestCoordinatorSettings_NoneGiven_HaveDefaults(t *testing.T) {
 	t.Parallel()
 	c, err := parseCommand(t, coordinatorBase, "coordinator")
 	require.NoError(t, err)
@@ -229,7 +229,7 @@ func TestCoordinatorDefaults(t *testing.T) {
 	require.Equal(t, "redis://localhost:6379", c.Coordinator.Redis.Options().String())
 }
 
-func TestBadCoordinatorSettings(t *testing.T) {
+func TestCoordinatorSettings_InvalidValues_AreReported(t *testing.T) {
 	t.Parallel()
 	empty := writeFile(t, "empty", "\n")
 	certs := filepath.Dir(caFile(t))
@@ -313,7 +313,7 @@ func TestBadCoordinatorSettings(t *testing.T) {
 }
 
 // A timeout below the usual connect timeout needs no second setting.
-func TestShortTimeoutBoundsTheConnect(t *testing.T) {
+func TestCoordinatorSettings_ShortTimeout_LimitsTheConnectTimeout(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"HEALTH_CHECK_TIMEOUT_MS": "100"}
 	maps.Copy(env, coordinatorBase)
@@ -322,7 +322,7 @@ func TestShortTimeoutBoundsTheConnect(t *testing.T) {
 	require.Equal(t, 100*time.Millisecond, c.Coordinator.directorConfig().Health.ConnectTimeout)
 }
 
-func TestRedisClusterSettings(t *testing.T) {
+func TestCoordinatorSettings_RedisClusterWithHashTag_IsAccepted(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"REDIS_URL": "redis+cluster://r", "REDIS_KEY_PREFIX": "my{tag}:"}
 	maps.Copy(env, coordinatorBase)
@@ -331,7 +331,7 @@ func TestRedisClusterSettings(t *testing.T) {
 }
 
 // Kubernetes sets REDIS_PORT for a service called redis, and that must not keep us from starting.
-func TestServiceLinkIsNoPort(t *testing.T) {
+func TestCoordinatorSettings_KubernetesServiceLink_IsNoPort(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"REDIS_PORT": "tcp://10.0.0.11:6379", "REDIS_URL": "redis://r:6379"}
 	maps.Copy(env, coordinatorBase)
@@ -340,7 +340,7 @@ func TestServiceLinkIsNoPort(t *testing.T) {
 	require.Zero(t, c.Coordinator.Redis.Options().Port)
 }
 
-func TestRemoteSettings(t *testing.T) {
+func TestRemoteSettings_FlagsAndVariables_AreRead(t *testing.T) {
 	t.Parallel()
 	remote := func(f func(cli.RemoteFlags) any) func(*commands) any {
 		return func(c *commands) any { return f(c.Cluster.Status.RemoteFlags) }
@@ -353,7 +353,7 @@ func TestRemoteSettings(t *testing.T) {
 	require.Equal(t, []string{"127.0.0.1:7400"}, (&cli.RemoteFlags{}).Addresses(), "when no cluster runs in build/dev")
 }
 
-func TestGatewaySettings(t *testing.T) {
+func TestGatewaySettings_FlagsAndVariables_AreRead(t *testing.T) {
 	t.Parallel()
 	gw := func(f func(gateway.Config) any) func(*commands) any {
 		return func(c *commands) any { return f(c.Gateway.config()) }

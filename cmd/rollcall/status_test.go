@@ -13,7 +13,7 @@ import (
 )
 
 // The status shows the results of a real coordinator's checks, and the mirror that it wrote to Redis.
-func TestStatusAndMirror(t *testing.T) {
+func TestStatus_RealCoordinator_ShowsChecksAndMirror(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	redis := []string{"--redis-url", "redis://" + c.redis.Addr()}
@@ -46,7 +46,7 @@ func TestStatusAndMirror(t *testing.T) {
 }
 
 // A Redis that another cluster has written to is refused, until the operator says otherwise.
-func TestMirrorTakeOver(t *testing.T) {
+func TestMirrorTakeOver_RedisOfAnotherCluster_IsTakenOver(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	redis := []string{"--redis-url", "redis://" + c.redis.Addr()}

@@ -17,7 +17,7 @@ import (
 )
 
 // Without flags the operator's commands work on the cluster that rollcall-dev runs below the current folder.
-func TestOperatorFindsTheDevCluster(t *testing.T) {
+func TestOperatorCommands_DevClusterBelow_IsFound(t *testing.T) {
 	t.Chdir(t.TempDir())
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
 	chain := testchain.Simulated(t, testchain.SimulatedOptions{Accounts: 1})

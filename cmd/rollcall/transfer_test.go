@@ -44,7 +44,7 @@ func (f *fickle) TransferLeadership(context.Context, *rollcallv1.TransferLeaders
 }
 
 // A transfer that Raft gave up on may still happen: the command looks who leads, and says what it saw.
-func TestTransferOfUnknownOutcome(t *testing.T) {
+func TestClusterTransfer_OutcomeUnknown_ReportsTheLeader(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		next   string

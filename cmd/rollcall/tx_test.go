@@ -31,7 +31,7 @@ type gotten struct {
 	Transactions []cli.History `json:"transactions"`
 }
 
-func TestTransactionsAreListedAndShown(t *testing.T) {
+func TestTxList_Filters_SelectTransactions(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 2, func(o *relayertest.Options) { o.Targets = []string{"api"} })
 	first, second := r.send(t, 0, "fill"), r.send(t, 1, "cancelOrder")
@@ -106,7 +106,7 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 }
 
 // A long history is not counted to its end, and that is said.
-func TestATotalThatIsNotCountedIsALeastOne(t *testing.T) {
+func TestTxList_LongHistory_TotalIsAtLeast(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, nil)
 	_, err := r.db.Exec(t.Context(), `INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, status, open)
@@ -120,7 +120,7 @@ func TestATotalThatIsNotCountedIsALeastOne(t *testing.T) {
 	}
 }
 
-func TestCanceledByAnOperator(t *testing.T) {
+func TestTxCancel_WaitingAndPending_AreCanceled(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, func(o *relayertest.Options) {
 		o.Targets = []string{"api"}
@@ -157,7 +157,7 @@ func TestCanceledByAnOperator(t *testing.T) {
 }
 
 // The tracker signs a bump also of a new transaction that does not block its key.
-func TestBumpedByAnOperator(t *testing.T) {
+func TestTxBump_AnyPending_SignsAnotherAttempt(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, nil)
 	lowest, second := r.send(t, 0, "one"), r.send(t, 0, "two")
@@ -181,7 +181,7 @@ func TestBumpedByAnOperator(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("rollcall tx bump: not done: %s: bump: the transaction is confirmed; 0x%s: not found\n", second.ID, strings.Repeat("12", 32)), res.stderr)
 }
 
-func TestBumpAboveTheCapStaysAskedFor(t *testing.T) {
+func TestTxBump_AboveTheCap_StaysRequested(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, func(o *relayertest.Options) {
 		o.Sender = func(c *sender.Config) { c.MaxFee = big.NewInt(1_500_000_000) }
@@ -196,7 +196,7 @@ func TestBumpAboveTheCapStaysAskedFor(t *testing.T) {
 	r.confirm(t, tx, relayer.Confirmed)
 }
 
-func TestWebhooksAreReplayed(t *testing.T) {
+func TestTxReplay_DeadLetters_AreDeliveredAgain(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, func(o *relayertest.Options) { o.Targets = []string{"api", "audit"} })
 	one, two := r.send(t, 0, "one"), r.send(t, 0, "two")

@@ -25,7 +25,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-func TestStatusOutput(t *testing.T) {
+func TestStatus_TableAndJSON_MatchGolden(t *testing.T) {
 	t.Parallel()
 	at := timestamppb.New(time.Date(2026, 11, 20, 9, 0, 0, 123456789, time.UTC))
 	resp := &rollcallv1.GetStatusResponse{
@@ -62,7 +62,7 @@ func TestStatusOutput(t *testing.T) {
 	goldenFile(t, "status-empty.json", out.String())
 }
 
-func TestEther(t *testing.T) {
+func TestEther_Wei_IsFormatted(t *testing.T) {
 	t.Parallel()
 	for wei, want := range map[string]string{
 		"0": "0", "1": "0", "1000000000000": "0.000001", "1500000000000000000": "1.5", "12000000000000000000": "12", "1999999999999999999": "1.999999",
@@ -76,7 +76,7 @@ func TestEther(t *testing.T) {
 	})
 }
 
-func TestAge(t *testing.T) {
+func TestAge_Durations_AreShortened(t *testing.T) {
 	t.Parallel()
 	for ago, want := range map[time.Duration]string{
 		-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m", 47*time.Hour + time.Minute: "47h", 49 * time.Hour: "2d",
@@ -85,7 +85,7 @@ func TestAge(t *testing.T) {
 	}
 }
 
-func TestDefinitionsFromStandardInput(t *testing.T) {
+func TestReadDefinitions_StandardInput_IsParsed(t *testing.T) {
 	t.Parallel()
 	services, err := readDefinitions("-", strings.NewReader(`{"services": [{"id": "x", "kind": "relayer", "worker_ref": {"url": "http://h"}}]}`))
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestDefinitionsFromStandardInput(t *testing.T) {
 }
 
 // The error that ends a role is its last log line, even while parts of it still run.
-func TestFailureIsTheLastLine(t *testing.T) {
+func TestLogger_Failure_IsTheLastLine(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"json": `"msg":"role failed","err":"the disk is full"}`, "text": `msg="role failed" err="the disk is full"`} {
 		var out bytes.Buffer
@@ -116,7 +116,7 @@ func TestFailureIsTheLastLine(t *testing.T) {
 }
 
 // An unknown outcome has an exit code of its own, and it wins over other failures.
-func TestThreeOutcomes(t *testing.T) {
+func TestActionResults_UnknownOutcome_DecidesTheExitCode(t *testing.T) {
 	t.Parallel()
 	done, not := resultOf("a", "is done", nil), resultOf("b", "", relayer.ErrNotFound)
 	lost := resultOf("c", "", fmt.Errorf("cancel: %w", io.ErrUnexpectedEOF))
@@ -139,7 +139,7 @@ func TestThreeOutcomes(t *testing.T) {
 	require.NoError(t, failure([]ActionResult{done}, ""))
 }
 
-func TestQuoted(t *testing.T) {
+func TestQuoted_SingleQuote_IsEscaped(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, `'it'\''s'`, quoted("it's"))
 }

@@ -90,7 +90,7 @@ func raw(t *testing.T, tx *types.Transaction) string {
 	return hexutil.Encode(b)
 }
 
-func TestCommitMinesWhatWaits(t *testing.T) {
+func TestCommit_PendingTransaction_IsMined(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{})
 	require.Empty(t, s.Addr()+s.URL()+s.WSURL(), "no endpoint was asked for")
@@ -107,7 +107,7 @@ func TestCommitMinesWhatWaits(t *testing.T) {
 }
 
 // Several chains run concurrently, so that the pools are slow.
-func TestCommitMinesAllThatWasSentBefore(t *testing.T) {
+func TestCommit_ManySentBefore_MinesAll(t *testing.T) {
 	t.Parallel()
 	for range 4 {
 		t.Run("", func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestCommitMinesAllThatWasSentBefore(t *testing.T) {
 	}
 }
 
-func TestEachStartHasAnotherGenesis(t *testing.T) {
+func TestOpen_Twice_GenesisDiffers(t *testing.T) {
 	t.Parallel()
 	genesis := func() common.Hash {
 		c, err := devchain.Open(devchain.Config{}) // the same for both, and within a second
@@ -141,7 +141,7 @@ func TestEachStartHasAnotherGenesis(t *testing.T) {
 	require.NotEqual(t, genesis(), genesis())
 }
 
-func TestConfigIsHonoured(t *testing.T) {
+func TestOpen_Config_IsApplied(t *testing.T) {
 	t.Parallel()
 	rich, poor := common.Address{7}, common.Address{8}
 	s := open(t, devchain.Config{
@@ -163,7 +163,7 @@ func TestConfigIsHonoured(t *testing.T) {
 	require.EqualValues(t, 1_000_000_000, head.GasLimit)
 }
 
-func TestForkPutsTransactionsBackIntoThePool(t *testing.T) {
+func TestFork_MinedTransactions_ReturnToThePool(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{})
 	base := s.commit()
@@ -177,7 +177,7 @@ func TestForkPutsTransactionsBackIntoThePool(t *testing.T) {
 	require.NotNil(t, s.minedIn(second))
 }
 
-func TestForkThenRollbackMakesTransactionsVanish(t *testing.T) {
+func TestRollback_AfterFork_DropsTransactions(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{})
 	base := s.commit()
@@ -198,12 +198,12 @@ func TestForkThenRollbackMakesTransactionsVanish(t *testing.T) {
 	require.NotNil(t, s.minedIn(tx.Hash()))
 }
 
-func TestForkNeedsAKnownBlock(t *testing.T) {
+func TestFork_UnknownBlock_Fails(t *testing.T) {
 	t.Parallel()
 	require.ErrorContains(t, open(t, devchain.Config{}).Fork(common.Hash{1}), "no block 0x01")
 }
 
-func TestTimeIsAdjusted(t *testing.T) {
+func TestAdjustTime_EmptyPool_MovesTheTime(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{})
 	before, err := s.Client().HeaderByNumber(t.Context(), nil)
@@ -216,7 +216,7 @@ func TestTimeIsAdjusted(t *testing.T) {
 	require.ErrorContains(t, s.AdjustTime(time.Hour), "non-empty")
 }
 
-func TestEndpointAnswersItsModulesOnly(t *testing.T) {
+func TestEndpoint_Modules_OnlyTheyAreAnswered(t *testing.T) {
 	t.Parallel()
 	all := []string{"eth_chainId", "net_version", "web3_clientVersion", "txpool_status", "debug_getRawHeader"}
 	for name, test := range map[string]struct {
@@ -250,7 +250,7 @@ func TestEndpointAnswersItsModulesOnly(t *testing.T) {
 	}
 }
 
-func TestBatchOfSendsAndBlockReceiptsOverHTTP(t *testing.T) {
+func TestEndpoint_BatchOverHTTP_IsAnswered(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{Listen: "127.0.0.1:0"})
 	client, err := ethclient.DialContext(t.Context(), s.URL())
@@ -276,7 +276,7 @@ func TestBatchOfSendsAndBlockReceiptsOverHTTP(t *testing.T) {
 	}
 }
 
-func TestHeadsAreHeardOverWebsocket(t *testing.T) {
+func TestEndpoint_Websocket_DeliversHeads(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{Listen: "127.0.0.1:0"})
 	client, err := ethclient.DialContext(t.Context(), s.WSURL())
@@ -292,7 +292,7 @@ func TestHeadsAreHeardOverWebsocket(t *testing.T) {
 	}
 }
 
-func TestRunSealsByTheClock(t *testing.T) {
+func TestRun_BlockTime_SealsBlocks(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{BlockTime: 10 * time.Millisecond})
 	heads := make(chan *types.Header, 100)
@@ -335,7 +335,7 @@ func TestChain_ConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-func TestPoolHasDefaultLimitsUnlessSet(t *testing.T) {
+func TestPool_LimitsUnset_HasDefaults(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{})
 	// The pool keeps 64 transactions of an account beyond a gap, and rejects the next.
@@ -352,7 +352,7 @@ func TestPoolHasDefaultLimitsUnlessSet(t *testing.T) {
 	require.EqualValues(t, 64, queued())
 }
 
-func TestClosedChainSaysSo(t *testing.T) {
+func TestChain_Closed_ReturnsErrClosed(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{Listen: "127.0.0.1:0"})
 	require.NoError(t, s.Close())
@@ -366,7 +366,7 @@ func TestClosedChainSaysSo(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestAddressThatCannotBeListenedAt(t *testing.T) {
+func TestOpen_UnusableAddress_Fails(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -385,7 +385,7 @@ func TestAddressThatCannotBeListenedAt(t *testing.T) {
 	}
 }
 
-func TestNamesOfOtherHostsAreAnsweredBeyondLoopbackOnly(t *testing.T) {
+func TestEndpoint_OtherHostName_IsRefusedOnLoopback(t *testing.T) {
 	t.Parallel()
 	for listen, code := range map[string]int{"127.0.0.1:0": http.StatusForbidden, ":0": http.StatusOK} {
 		s := open(t, devchain.Config{Listen: listen})

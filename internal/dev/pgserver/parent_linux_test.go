@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestServerDiesWithItsParent(t *testing.T) {
+func TestServer_ParentDies_Ends(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	port := orphan(t, dir)

@@ -93,7 +93,7 @@ func read(t *testing.T, s *pgserver.Server) (v []int) {
 	return v
 }
 
-func TestDataOutlivesStopKillAndANewServer(t *testing.T) {
+func TestServer_StoppedKilledAndReplaced_KeepsData(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	s := begin(t, dir)
@@ -126,7 +126,7 @@ func TestDataOutlivesStopKillAndANewServer(t *testing.T) {
 	}
 }
 
-func TestOnlyThePasswordOpens(t *testing.T) {
+func TestServer_WrongPassword_IsRefused(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	s := begin(t, dir)
@@ -149,7 +149,7 @@ func TestOnlyThePasswordOpens(t *testing.T) {
 	require.ErrorContains(t, err, "remove the folder")
 }
 
-func TestPausedServerExecutesLater(t *testing.T) {
+func TestPause_StatementSent_ExecutesLater(t *testing.T) {
 	t.Parallel()
 	s := begin(t, folder(t))
 	write(t, s, 1)
@@ -178,7 +178,7 @@ func TestPausedServerExecutesLater(t *testing.T) {
 	require.Equal(t, []int{1, 2}, read(t, s))
 }
 
-func TestStopThatTakesTooLongKills(t *testing.T) {
+func TestStop_TakesTooLong_Kills(t *testing.T) {
 	t.Parallel()
 	s := begin(t, folder(t))
 	write(t, s, 1)
@@ -191,7 +191,7 @@ func TestStopThatTakesTooLongKills(t *testing.T) {
 	require.Equal(t, []int{1}, read(t, s))
 }
 
-func TestTakenPort(t *testing.T) {
+func TestStart_PortTaken_Fails(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestTakenPort(t *testing.T) {
 	require.ErrorContains(t, err, strconv.Itoa(port))
 }
 
-func TestFolderInUse(t *testing.T) {
+func TestStart_FolderInUse_Fails(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	s := begin(t, dir)
@@ -215,7 +215,7 @@ func TestFolderInUse(t *testing.T) {
 }
 
 // After a kill, another process may have the pid in postmaster.pid.
-func TestStalePIDFile(t *testing.T) {
+func TestStart_StalePIDFile_Succeeds(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	s := begin(t, dir)
@@ -234,7 +234,7 @@ func TestStalePIDFile(t *testing.T) {
 	}
 }
 
-func TestOtherVersionsData(t *testing.T) {
+func TestStart_DataOfAnotherVersion_Fails(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	s := begin(t, dir)
@@ -247,7 +247,7 @@ func TestOtherVersionsData(t *testing.T) {
 	require.ErrorContains(t, err, "remove the folder")
 }
 
-func TestInterruptedCreationBeginsAnew(t *testing.T) {
+func TestStart_CreationWasInterrupted_BeginsAgain(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "data.new", "base"), 0o700))
@@ -257,7 +257,7 @@ func TestInterruptedCreationBeginsAnew(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(dir, "data.new"))
 }
 
-func TestNotInstalled(t *testing.T) {
+func TestStart_NotInstalled_Fails(t *testing.T) {
 	t.Parallel()
 	for name, program := range map[string]string{
 		"nothing there": "", "too old": "echo 'postgres (PostgreSQL) 9.6.24'", "another program": "echo no", "a broken one": "exit 3",
@@ -275,13 +275,13 @@ func TestNotInstalled(t *testing.T) {
 	}
 }
 
-func TestServerThatEndsSaysWhy(t *testing.T) {
+func TestStart_ServerEnds_ReportsTheReason(t *testing.T) {
 	t.Parallel()
 	_, err := pgserver.Start(t.Context(), pgserver.Config{Dir: folder(t), Port: freePort(t), Settings: map[string]string{"no_such": "1"}})
 	require.ErrorContains(t, err, `unrecognized configuration parameter "no_such"`)
 }
 
-func TestBadConfig(t *testing.T) {
+func TestStart_InvalidConfig_ReportsEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := pgserver.Start(t.Context(), pgserver.Config{Port: 70000, Database: "a'b"})
 	require.ErrorContains(t, err, "a folder is missing")
@@ -290,7 +290,7 @@ func TestBadConfig(t *testing.T) {
 }
 
 // If root runs the test, the server runs as another user, which needs access to its folder.
-func TestFolder(t *testing.T) {
+func TestFolder_ParentClosed_ServerStarts(t *testing.T) {
 	t.Parallel()
 	closed := filepath.Join(filepath.Dir(folder(t)), "closed")
 	require.NoError(t, os.Mkdir(closed, 0o700))

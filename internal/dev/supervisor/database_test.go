@@ -12,7 +12,7 @@ import (
 )
 
 // If root runs it, PostgreSQL has its files outside of the cluster's folder, and tidy removes all of them.
-func TestTheDatabaseLeavesNothingOutsideOfTheData(t *testing.T) {
+func TestDatabase_Tidied_LeavesNothingOutsideTheData(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -62,7 +62,7 @@ func occupy(t *testing.T, port int) (leave func()) {
 	return func() { require.NoError(t, l.Close()) }
 }
 
-func TestPreferredPortsAreTaken(t *testing.T) {
+func TestChoosePorts_PreferredPorts_AreChosenIfFree(t *testing.T) {
 	t.Parallel()
 	wish, data := wish(t), t.TempDir()
 	first, err := choosePorts(t.Context(), data, wish)
@@ -114,7 +114,7 @@ func TestPreferredPortsAreTaken(t *testing.T) {
 }
 
 // A running cluster may have a stopped member. A stopped cluster has its coordinators' ports in Raft's configuration.
-func TestPortsOfOthersAreLeftAlone(t *testing.T) {
+func TestChoosePorts_PortsOfAnotherCluster_AreAvoided(t *testing.T) {
 	t.Parallel()
 	wish, theirs := wish(t), t.TempDir()
 	_, err := choosePorts(t.Context(), theirs, wish)
@@ -146,7 +146,7 @@ func TestPortsOfOthersAreLeftAlone(t *testing.T) {
 	require.Equal(t, &wish, ours)
 }
 
-func TestRunning(t *testing.T) {
+func TestRunning_OnlyLockedFolder_Counts(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	require.Nil(t, devinfo.Running(filepath.Join(data, "none")))
@@ -159,7 +159,7 @@ func TestRunning(t *testing.T) {
 	require.Nil(t, devinfo.Running(data))
 }
 
-func TestOneRunAtATime(t *testing.T) {
+func TestRun_AlreadyRunning_Fails(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	lock, err := devinfo.TryLock(filepath.Join(data, devinfo.LockFile), syscall.LOCK_EX)
@@ -169,7 +169,7 @@ func TestOneRunAtATime(t *testing.T) {
 	require.ErrorContains(t, err, "a cluster runs from "+data+" already")
 }
 
-func TestInfoIsAsScriptsExpect(t *testing.T) {
+func TestInfo_JSON_HasTheFieldsOfScripts(t *testing.T) {
 	t.Parallel()
 	content, err := json.Marshal(devinfo.Info{
 		RedisURL: "r", KeyPrefix: "p", Coordinators: []devinfo.Coordinator{{ID: "c", PID: 1, Cluster: "a", HTTP: "h"}},
@@ -188,7 +188,7 @@ func TestInfoIsAsScriptsExpect(t *testing.T) {
 	require.NotContains(t, string(content), "pid", "a script that kills process 0 kills itself")
 }
 
-func TestSocketFitsItsAddress(t *testing.T) {
+func TestSocketPath_LongFolder_FitsTheLimit(t *testing.T) {
 	t.Parallel()
 	for _, data := range []string{"build/dev", "/" + strings.Repeat("x", 200)} {
 		path, err := socketPath(data)
@@ -212,7 +212,7 @@ func TestKill_NoClusterRuns(t *testing.T) {
 }
 
 // After the answer to a kill dev.json is up to date, even before the end of the process is noticed.
-func TestKilledIsWrittenDown(t *testing.T) {
+func TestKill_Returns_InfoIsUpToDate(t *testing.T) {
 	t.Parallel()
 	s := sleepers(t, new(strings.Builder))
 	m := s.sleeper("oz-relayer-1", kindRelayer, nil)
@@ -250,7 +250,7 @@ func (s *supervisor) sleeper(id string, k kind, ready func(context.Context) erro
 	return m
 }
 
-func TestChildrenFollowTheirFlags(t *testing.T) {
+func TestStrippedEnv_Variables_AreDroppedOrKept(t *testing.T) {
 	t.Parallel()
 	for variable, dropped := range map[string]bool{
 		"REDIS_URL=x": true, "REDIS_PORT=1": true, "ROLLCALL_TLS_CERT=x": true, "ROLLCALL_CONFIG=x": true,
@@ -263,7 +263,7 @@ func TestChildrenFollowTheirFlags(t *testing.T) {
 	}
 }
 
-func TestLastLine(t *testing.T) {
+func TestLastLine_LogForms_GiveTheMessage(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")
 	require.Empty(t, lastLine(path))
@@ -425,7 +425,7 @@ func TestRun_DataFolderThatCannotBeMade(t *testing.T) {
 	require.ErrorContains(t, err, "name one that you may write to with --data")
 }
 
-func TestAbsent(t *testing.T) {
+func TestAbsent_NotRunningOrStarting_IsReported(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	require.ErrorIs(t, Absent(data), ErrNotRunning)
@@ -456,7 +456,7 @@ func (l *lockedBuilder) String() string {
 }
 
 // A member that is killed and started again at once is reported as killed.
-func TestKilledAndStarted(t *testing.T) {
+func TestKill_StartedAtOnce_IsReportedAsKilled(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	s := sleepers(t, &out)
@@ -474,7 +474,7 @@ func TestKilledAndStarted(t *testing.T) {
 }
 
 // After concurrent stops, starts and kills no process runs, and dev.json stays removed.
-func TestStopWhileOthersStartAndKill(t *testing.T) {
+func TestStopAll_ConcurrentStartsAndKills_LeavesNoProcess(t *testing.T) {
 	t.Parallel()
 	for range 20 {
 		var out strings.Builder
@@ -504,7 +504,7 @@ func TestStopWhileOthersStartAndKill(t *testing.T) {
 }
 
 // A command that runs when the cluster stops ends before the supervisor does.
-func TestStopWaitsForCommands(t *testing.T) {
+func TestServeControl_Stopped_WaitsForCommands(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	s := sleepers(t, &out)
@@ -545,7 +545,7 @@ func TestStopWaitsForCommands(t *testing.T) {
 }
 
 // Secrets are made once, and only their owner can read them.
-func TestSecretsAreKept(t *testing.T) {
+func TestOpenSecrets_Twice_KeepsSecrets(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "secrets")
 	first, err := OpenSecrets(t.Context(), folder, 2)
@@ -577,7 +577,7 @@ func TestSecretsAreKept(t *testing.T) {
 
 // A killed PostgreSQL has its data when it is started again. With a new supervisor its database is empty, because the
 // chain starts again, too.
-func TestDatabaseBeginsAnewWithItsSupervisor(t *testing.T) {
+func TestDatabase_NewSupervisor_BeginsEmpty(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	url := filepath.Join(data, "url")

@@ -214,7 +214,7 @@ func (l *logs) lines(t *testing.T, msg string) (found []map[string]any) {
 	return found
 }
 
-func TestOnePortForBoth(t *testing.T) {
+func TestPort_RaftAndGRPC_ShareOneAddress(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{})
 	stream := dialRaft(t, n.Port, n)
@@ -228,8 +228,7 @@ func TestOnePortForBoth(t *testing.T) {
 	require.Empty(t, n.refused(t))
 }
 
-// Raft's own transport must reach its peer through the port.
-func TestRealRaftTransport(t *testing.T) {
+func TestPort_RaftsOwnTransport_ReachesItsPeer(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
 	port, err := clusterport.New(clusterport.Config{Listener: l})
@@ -252,7 +251,7 @@ func TestRealRaftTransport(t *testing.T) {
 	wg.Wait()
 }
 
-func TestSilentConnection(t *testing.T) {
+func TestPort_SilentConnection_IsClosed(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{SniffTimeout: 50 * time.Millisecond})
 	requireClosed(t, dial(t, n))
@@ -265,7 +264,7 @@ func TestSilentConnection(t *testing.T) {
 }
 
 // Over the in-memory network the port must use the bubble's time, so the limit is exact.
-func TestInABubble(t *testing.T) {
+func TestPort_InMemoryNetwork_KeepsTheExactLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
@@ -283,7 +282,7 @@ func TestInABubble(t *testing.T) {
 	})
 }
 
-func TestForeignProtocols(t *testing.T) {
+func TestPort_UnknownProtocol_IsClosed(t *testing.T) {
 	t.Parallel()
 	for name, bytes := range map[string]string{
 		"http/1":        "GET /status HTTP/1.1\r\nHost: node-1\r\n\r\n",
@@ -305,8 +304,7 @@ func TestForeignProtocols(t *testing.T) {
 	}
 }
 
-// A byte now and then must not extend the time limit.
-func TestSlowLoris(t *testing.T) {
+func TestPort_PrefaceByteByByte_DoesNotExtendTheLimit(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{SniffTimeout: 100 * time.Millisecond})
 	conn := dial(t, n)
@@ -329,7 +327,7 @@ func TestSlowLoris(t *testing.T) {
 	}
 }
 
-func TestPrefaceInPieces(t *testing.T) {
+func TestPort_PrefaceInPieces_IsAccepted(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{SniffTimeout: time.Minute})
 	conn := dial(t, n)
@@ -341,7 +339,7 @@ func TestPrefaceInPieces(t *testing.T) {
 }
 
 // A thousand silent connections must not delay calls and streams, existing or new.
-func TestThousandSilentConnections(t *testing.T) {
+func TestPort_ThousandSilentConnections_DelayNoCall(t *testing.T) {
 	t.Parallel()
 	for name, tls := range map[string]*clusterport.TLS{"plain": nil, "tls": newCA(t).load(t, coordinator)} {
 		t.Run(name, func(t *testing.T) {
@@ -393,7 +391,7 @@ func TestThousandSilentConnections(t *testing.T) {
 	}
 }
 
-func TestOldestMakesRoom(t *testing.T) {
+func TestPort_TooManyPending_ClosesTheOldest(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{SniffTimeout: time.Hour, MaxPending: 4})
 	var silent []net.Conn
@@ -422,7 +420,7 @@ func (l *shortOfFiles) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-func TestFailedAcceptsAreRepeated(t *testing.T) {
+func TestRun_AcceptFails_IsRetried(t *testing.T) {
 	t.Parallel()
 	l := &shortOfFiles{Listener: listen(t)}
 	l.failures.Store(4)
@@ -431,7 +429,7 @@ func TestFailedAcceptsAreRepeated(t *testing.T) {
 	require.Len(t, n.logs.lines(t, "accept failed"), 4)
 }
 
-func TestStopEndsTheWaitBetweenAccepts(t *testing.T) {
+func TestRun_StoppedBetweenAccepts_Ends(t *testing.T) {
 	t.Parallel()
 	l := &shortOfFiles{Listener: listen(t)}
 	l.failures.Store(1 << 30)
@@ -439,7 +437,7 @@ func TestStopEndsTheWaitBetweenAccepts(t *testing.T) {
 	require.NoError(t, n.stop())
 }
 
-func TestLostListenerIsAnError(t *testing.T) {
+func TestRun_ListenerLost_Fails(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
 	port, err := clusterport.New(clusterport.Config{Listener: l})
@@ -449,7 +447,7 @@ func TestLostListenerIsAnError(t *testing.T) {
 }
 
 // gRPC must be able to stop before Raft, because a node shuts down in that order.
-func TestOneProtocolStops(t *testing.T) {
+func TestPort_GRPCStopped_RaftGoesOn(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{SniffTimeout: time.Minute})
 	stream := dialRaft(t, n.Port, n)
@@ -463,7 +461,7 @@ func TestOneProtocolStops(t *testing.T) {
 	n.requireRefused(t, map[string]int{"not_served": 1})
 }
 
-func TestUnservedProtocolIsClosedInTime(t *testing.T) {
+func TestPort_ProtocolNotServed_IsClosedInTime(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
 	port, err := clusterport.New(clusterport.Config{Listener: l, SniffTimeout: 50 * time.Millisecond})
@@ -478,7 +476,7 @@ func TestUnservedProtocolIsClosedInTime(t *testing.T) {
 	wg.Wait()
 }
 
-func TestClose(t *testing.T) {
+func TestClose_Running_EndsListenersButNotStreams(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{SniffTimeout: time.Hour})
 	stream := dialRaft(t, n.Port, n)
@@ -500,7 +498,7 @@ func TestClose(t *testing.T) {
 	require.Empty(t, n.logs.lines(t, "connection refused"), "an end by request is no refusal")
 }
 
-func TestClosedBeforeRun(t *testing.T) {
+func TestRun_ClosedBefore_ReturnsNil(t *testing.T) {
 	t.Parallel()
 	port, err := clusterport.New(clusterport.Config{Listener: listen(t)})
 	require.NoError(t, err)
@@ -508,7 +506,7 @@ func TestClosedBeforeRun(t *testing.T) {
 	require.NoError(t, port.Run(t.Context()))
 }
 
-func TestDialGivesUp(t *testing.T) {
+func TestRaftDial_Timeout_NamesTheAddress(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{Dial: func(ctx context.Context, _ string) (net.Conn, error) {
 		<-ctx.Done()
@@ -519,7 +517,7 @@ func TestDialGivesUp(t *testing.T) {
 	require.ErrorContains(t, err, "black.hole:7400")
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestNew_InvalidConfig_ReportsEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := clusterport.New(clusterport.Config{SniffTimeout: -1, MaxPending: -1})
 	require.ErrorContains(t, err, "no listener")

@@ -114,7 +114,7 @@ func clientOf(t *testing.T, cfg *tls.Config, to *node) grpc_health_v1.HealthClie
 	return grpc_health_v1.NewHealthClient(conn)
 }
 
-func TestRolesOfCallers(t *testing.T) {
+func TestRoles_ClientCertificates_GiveTheCallersRoles(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	n := start(t, clusterport.Config{TLS: ca.load(t, coordinator)})
@@ -126,7 +126,7 @@ func TestRolesOfCallers(t *testing.T) {
 	require.False(t, clusterport.HasRole(t.Context(), pki.AllRoles()...))
 }
 
-func TestPeersOverTLS(t *testing.T) {
+func TestTLS_Peers_ReachEachOther(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	a := start(t, clusterport.Config{TLS: ca.load(t, coordinator)})
@@ -137,7 +137,7 @@ func TestPeersOverTLS(t *testing.T) {
 }
 
 // Each client must be refused with an error at once, and the log must contain the reason.
-func TestRefusedOverTLS(t *testing.T) {
+func TestTLS_ClientRefused_GetsTheReasonAtOnce(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	other := newCA(t)
@@ -217,7 +217,7 @@ func TestRefusedOverTLS(t *testing.T) {
 }
 
 // The Raft transport must get an error for a refusal, not a timeout.
-func TestRaftDialLearnsOfRefusal(t *testing.T) {
+func TestRaftDial_CertificateRefused_Fails(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{TLS: newCA(t).load(t, coordinator)})
 	stranger := start(t, clusterport.Config{TLS: newCA(t).load(t, coordinator)})
@@ -225,7 +225,7 @@ func TestRaftDialLearnsOfRefusal(t *testing.T) {
 	require.ErrorContains(t, err, "unknown authority", "and the other way round")
 }
 
-func TestPlainAndTLSDoNotMix(t *testing.T) {
+func TestTLS_PlainPeer_IsRefused(t *testing.T) {
 	t.Parallel()
 	secured := start(t, clusterport.Config{TLS: newCA(t).load(t, coordinator), SniffTimeout: time.Minute})
 	plain := start(t, clusterport.Config{SniffTimeout: time.Minute})
@@ -243,7 +243,7 @@ func TestPlainAndTLSDoNotMix(t *testing.T) {
 	plain.requireRefused(t, map[string]int{"tls": 1})
 }
 
-func TestServerMustBeACoordinator(t *testing.T) {
+func TestTLS_ServerIsNoCoordinator_IsRefused(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	_, err := clusterport.New(clusterport.Config{Listener: listen(t), TLS: ca.load(t, gateway)})
@@ -269,7 +269,7 @@ func TestServerMustBeACoordinator(t *testing.T) {
 	require.ErrorContains(t, err, "not coordinator.rollcall.internal")
 }
 
-func TestSilentHandshakeIsNoWarning(t *testing.T) {
+func TestTLS_SilentHandshake_LogsNoWarning(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{TLS: newCA(t).load(t, coordinator), SniffTimeout: 50 * time.Millisecond})
 	requireClosed(t, dial(t, n))
@@ -282,7 +282,7 @@ func TestSilentHandshakeIsNoWarning(t *testing.T) {
 	}
 }
 
-func TestWarningsAreRare(t *testing.T) {
+func TestTLS_ManyRefusals_LogFewWarnings(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{TLS: newCA(t).load(t, coordinator)})
 	began := time.Now()
@@ -325,7 +325,7 @@ func serial(t *testing.T, n *node, client *clusterport.TLS) string {
 	return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
 }
 
-func TestReload(t *testing.T) {
+func TestTLSReload_FilesChange_UsesTheNewCertificate(t *testing.T) {
 	t.Parallel()
 	ca, dir, log := newCA(t), t.TempDir(), new(logs)
 	cfg := ca.write(t, dir, 30*24*time.Hour, string(coordinator))
@@ -368,7 +368,7 @@ func TestReload(t *testing.T) {
 }
 
 // A certificate from a clock ahead of ours must be loaded once it is valid, although its file does not change.
-func TestReloadIsTriedAgain(t *testing.T) {
+func TestTLSReload_CertificateNotValidYet_IsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ca, dir, log := newCA(t), t.TempDir(), new(logs)
@@ -390,7 +390,7 @@ func TestReloadIsTriedAgain(t *testing.T) {
 }
 
 // Both sides must change to another CA without a restart, including a client with one tls.Config.
-func TestNewCA(t *testing.T) {
+func TestTLSReload_CAReplaced_NeedsNoRestart(t *testing.T) {
 	t.Parallel()
 	before, after := newCA(t), newCA(t)
 	serverDir, clientDir := t.TempDir(), t.TempDir()
@@ -408,7 +408,7 @@ func TestNewCA(t *testing.T) {
 	require.NoError(t, call(t.Context(), clientOf(t, config, n)))
 }
 
-func TestExpiryIsAnnounced(t *testing.T) {
+func TestTLS_CertificateExpiresSoon_IsLogged(t *testing.T) {
 	t.Parallel()
 	ca, dir, log := newCA(t), t.TempDir(), new(logs)
 	cfg := ca.write(t, dir, 3*24*time.Hour, string(coordinator))
@@ -438,7 +438,7 @@ func TestExpiryIsAnnounced(t *testing.T) {
 	require.Len(t, log.lines(t, "certificate expires soon"), 1)
 }
 
-func TestUnusableFiles(t *testing.T) {
+func TestLoadTLS_UnusableFiles_Fails(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	for name, tc := range map[string]struct {
@@ -463,7 +463,7 @@ func TestUnusableFiles(t *testing.T) {
 }
 
 // The credentials must accept only connections of the port's own listener.
-func TestForeignConnectionsHaveNoRole(t *testing.T) {
+func TestServerCredentials_ForeignConnection_IsRefused(t *testing.T) {
 	t.Parallel()
 	port, err := clusterport.New(clusterport.Config{Listener: listen(t), TLS: newCA(t).load(t, coordinator)})
 	require.NoError(t, err)

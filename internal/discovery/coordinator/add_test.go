@@ -20,8 +20,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A node with the log of another cluster must not be added, with or without a vote.
-func TestNodeWithAnotherLogIsNotAdded(t *testing.T) {
+// The node must be refused with and without a vote.
+func TestAddMember_NodeWithLogOfAnotherCluster_IsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a")
@@ -58,7 +58,7 @@ func TestNodeWithAnotherLogIsNotAdded(t *testing.T) {
 	})
 }
 
-func TestAddressThatContradictsThePeerListIsRefused(t *testing.T) {
+func TestAddMember_AddressContradictsPeerList_IsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		leader, _ := c.leader()
@@ -69,8 +69,7 @@ func TestAddressThatContradictsThePeerListIsRefused(t *testing.T) {
 	})
 }
 
-// The operator's decision must take precedence over a node's recorded wait for a vote.
-func TestVoteIsGivenAndTakenByTheOperator(t *testing.T) {
+func TestAddMember_OperatorChangesVote_OverridesTheRecordedWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
@@ -133,7 +132,7 @@ func (w *wire) Close() error {
 
 // Idle connections between followers are dead without notice. The next leader must detect that in time, and confirm
 // its term.
-func TestNextLeaderGivesUpDeadConnections(t *testing.T) {
+func TestLeader_DeadIdleConnections_ConfirmsItsTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		made := make(map[string][]*atomic.Bool)

@@ -26,7 +26,7 @@ func (c narrowConn) Write(p []byte) (int, error) {
 }
 
 // Missed entries must be sent in messages that a usual link carries within Raft's timeout.
-func TestFollowerCatchesUpWithLargeEntries(t *testing.T) {
+func TestReplication_LargeEntriesOverSlowLink_FollowerCatchesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
 			dial := cfg.Dial

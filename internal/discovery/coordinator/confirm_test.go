@@ -73,7 +73,7 @@ func newElectorate(t *testing.T, ids ...string) (c *confirmer, voters map[string
 }
 
 // A round must ask only as many voters as it needs, and all of them periodically.
-func TestConfirmationAsksNoMoreThanItNeeds(t *testing.T) {
+func TestConfirmer_Quorum_AsksOnlyAsManyVotersAsNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, voters, others := newElectorate(t, "b", "c")
 		for range fullPollEvery {
@@ -85,7 +85,7 @@ func TestConfirmationAsksNoMoreThanItNeeds(t *testing.T) {
 }
 
 // A hanging voter must delay one round by the hedge, and later rounds not at all.
-func TestConfirmationLeavesAVoterThatHangsAside(t *testing.T) {
+func TestConfirmer_VoterHangs_DelaysOneRoundByTheHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, voters, others := newElectorate(t, "b", "c")
 		require.NoError(t, c.quorum(others(), 1))
@@ -106,7 +106,7 @@ func TestConfirmationLeavesAVoterThatHangsAside(t *testing.T) {
 }
 
 // A voter that has not recorded the leader's election yet must be asked again. The only other one may be down.
-func TestConfirmationAwaitsAVoterThatIsBehind(t *testing.T) {
+func TestConfirmer_VoterBehind_IsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, voters, others := newElectorate(t, "b")
 		voters["b"].term.Store(6)
@@ -118,7 +118,7 @@ func TestConfirmationAwaitsAVoterThatIsBehind(t *testing.T) {
 }
 
 // One silent voter must be tolerated; without a majority the confirmation must fail.
-func TestConfirmationNeedsAQuorum(t *testing.T) {
+func TestConfirmer_NoMajorityAnswers_Fails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, voters, others := newElectorate(t, "b", "c", "d", "e")
 		voters["b"].term.Store(6)

@@ -35,7 +35,7 @@ func detail[T proto.Message](t *testing.T, err error) T {
 	return none
 }
 
-func TestPingTellsLeaderAndFollowersApart(t *testing.T) {
+func TestPing_EveryNode_NamesTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.AdvertiseClient = cfg.ID + ".example.org:443" })
 		leader, epoch := c.leader()
@@ -49,7 +49,7 @@ func TestPingTellsLeaderAndFollowersApart(t *testing.T) {
 	})
 }
 
-func TestFollowerRefusesWritesAndNamesTheLeader(t *testing.T) {
+func TestFollower_LeaderOnlyCalls_RefusesAndNamesTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		leader, epoch := c.leader()
@@ -73,7 +73,7 @@ func TestFollowerRefusesWritesAndNamesTheLeader(t *testing.T) {
 	})
 }
 
-func TestBadRequestsAreRefusedWholeWithEveryViolation(t *testing.T) {
+func TestRegisterServices_InvalidRequest_ReportsEveryViolation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)
 		leader, _ := c.leader()
@@ -137,7 +137,7 @@ func labels(n, size int) map[string]string {
 	return m
 }
 
-func TestOversizeBatchSaysHowToSplit(t *testing.T) {
+func TestRegisterServices_OversizeBatch_ReportsTheLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)
 		leader, _ := c.leader()
@@ -162,7 +162,7 @@ func TestOversizeBatchSaysHowToSplit(t *testing.T) {
 	})
 }
 
-func TestOwnershipAndFencesOverTheWire(t *testing.T) {
+func TestRegisterServices_OwnersAndFences_AreEnforced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		leader, epoch := c.leader()
@@ -219,7 +219,7 @@ func TestOwnershipAndFencesOverTheWire(t *testing.T) {
 	})
 }
 
-func TestSilentOwnersEntriesBecomeFree(t *testing.T) {
+func TestRegisterServices_OwnerSilent_ServicesBecomeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)
 		leader, _ := c.leader()
@@ -241,7 +241,7 @@ func TestSilentOwnersEntriesBecomeFree(t *testing.T) {
 	})
 }
 
-func TestUnchangedRegistrationsWriteNothing(t *testing.T) {
+func TestRegisterServices_Unchanged_WritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		leader, _ := c.leader()
@@ -260,7 +260,7 @@ func TestUnchangedRegistrationsWriteNothing(t *testing.T) {
 }
 
 // A leader that is cut off from its peers must not answer reads, or report an unchanged registration, from its state.
-func TestCutOffLeaderAnswersNothing(t *testing.T) {
+func TestLeader_CutOffFromPeers_AnswersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		leader, _ := c.leader()
@@ -292,7 +292,7 @@ func TestCutOffLeaderAnswersNothing(t *testing.T) {
 	})
 }
 
-func TestListPagesFiltersAndFinds(t *testing.T) {
+func TestListServices_PagesFiltersAndFinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)
 		leader, _ := c.leader()
@@ -374,7 +374,7 @@ func (r *replica) step() *rollcallv1.WatchServicesResponse {
 	return resp
 }
 
-func TestWatchGivesSnapshotThenChangesAndResumesElsewhere(t *testing.T) {
+func TestWatchServices_SnapshotThenChanges_ResumesOnAnotherNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
@@ -427,7 +427,7 @@ func TestWatchGivesSnapshotThenChangesAndResumesElsewhere(t *testing.T) {
 	})
 }
 
-func TestReaderThatTakesNothingIsCutOff(t *testing.T) {
+func TestWatchServices_ReaderStalls_IsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)
 		leader, _ := c.leader()
@@ -456,7 +456,7 @@ func TestReaderThatTakesNothingIsCutOff(t *testing.T) {
 }
 
 // Concurrent writes must share Raft entries, and each must get its own answer.
-func TestConcurrentWritesShareEntries(t *testing.T) {
+func TestRegisterServices_ConcurrentWrites_ShareEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.net.SetLatency(5 * time.Millisecond)
@@ -484,7 +484,7 @@ func TestConcurrentWritesShareEntries(t *testing.T) {
 }
 
 // A stalled reader must not retain a state of the directory forever.
-func TestStalledReaderOfASnapshotIsCutOff(t *testing.T) {
+func TestTakeSnapshot_ReaderStalls_IsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)
 		leader, _ := c.leader()

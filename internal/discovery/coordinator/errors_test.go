@@ -16,7 +16,7 @@ import (
 )
 
 // Every refusal must arrive as the gateway's error of the same meaning, with the same data.
-func TestRefusalsRoundTrip(t *testing.T) {
+func TestToStatus_EveryRefusal_RoundTripsThroughGateway(t *testing.T) {
 	edge := fsm.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: "edge"}
 	theirs := gateway.Owner{Kind: edge.Kind, ID: edge.ID}
 	leader := &rollcallv1.Leader{Node: "c2", Address: "c2:7400", ClientAddress: "10.0.0.2:7400"}

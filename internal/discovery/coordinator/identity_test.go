@@ -28,7 +28,7 @@ func (c *simCluster) refound(without *[]string, keeper string) {
 
 // Two of three nodes lose their disks while the third is away, and found a new cluster. The third's log agrees with
 // theirs in index and term, so Raft alone would accept it. The node must refuse to join.
-func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
+func TestNode_LogOfAFormerCluster_RefusesToJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var without []string
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.BootstrapWithout = without })
@@ -65,7 +65,7 @@ func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
 }
 
 // An identity without a log, which an interrupted start leaves, must not stay.
-func TestIdentityIsForgottenWithTheLog(t *testing.T) {
+func TestFounding_IdentityWithoutLog_IsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		for _, p := range c.peers {
@@ -86,7 +86,7 @@ func TestIdentityIsForgottenWithTheLog(t *testing.T) {
 
 // Two of three nodes lose their disks while the third is only cut off, and found a new cluster. When the sides meet,
 // Raft must not connect them. The one without a leader ends, and counts for no quorum meanwhile.
-func TestNodesOfTwoClustersDoNotMix(t *testing.T) {
+func TestNode_TwoClustersMeet_StayApart(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var without []string

@@ -83,7 +83,7 @@ func (c *simCluster) follower() string {
 	return ""
 }
 
-func TestWipedNodeLosesItsVoteUntilItHasCaughtUp(t *testing.T) {
+func TestRejoin_WipedNode_LosesItsVoteUntilCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a", "b", "c")
@@ -106,7 +106,7 @@ func TestWipedNodeLosesItsVoteUntilItHasCaughtUp(t *testing.T) {
 	})
 }
 
-func TestWipedNodeWaitsWithoutAQuorum(t *testing.T) {
+func TestRejoin_NoQuorum_WipedNodeWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a")
@@ -129,7 +129,7 @@ func TestWipedNodeWaitsWithoutAQuorum(t *testing.T) {
 
 // Peers that have just restarted report no cluster until there is a leader. A node that lost its disk must not mistake
 // that for a first start.
-func TestWipedNodeDoesNotBootstrapWithRestartedPeers(t *testing.T) {
+func TestRejoin_PeersJustRestarted_WipedNodeDoesNotBootstrap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
@@ -155,7 +155,7 @@ func TestWipedNodeDoesNotBootstrapWithRestartedPeers(t *testing.T) {
 	})
 }
 
-func TestNodeRestartsFromItsStores(t *testing.T) {
+func TestNode_AllRestart_KeepTheirState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
@@ -176,7 +176,7 @@ func TestNodeRestartsFromItsStores(t *testing.T) {
 	})
 }
 
-func TestGrowsToFiveAndBack(t *testing.T) {
+func TestMembership_GrowsToFiveAndBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a")
@@ -210,7 +210,7 @@ func TestGrowsToFiveAndBack(t *testing.T) {
 	})
 }
 
-func TestRemovalThatCostsTheQuorumIsRefused(t *testing.T) {
+func TestRemoveMember_CostsTheQuorum_IsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a")
@@ -221,7 +221,7 @@ func TestRemovalThatCostsTheQuorumIsRefused(t *testing.T) {
 	})
 }
 
-func TestLeadershipIsHandedToTheNamedNode(t *testing.T) {
+func TestTransferLeadership_ToNamedNode_Succeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		leader, epoch := c.leader()
@@ -248,8 +248,7 @@ func (c *simCluster) takeSnapshot(id string) []byte {
 	}
 }
 
-// A leader's work that finds a higher epoch outside Raft must get an epoch above it.
-func TestReestablishesAboveAnEpochSeenElsewhere(t *testing.T) {
+func TestLead_HigherEpochSeenOutsideRaft_ReestablishesAboveIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		epochs := make(chan uint64, 16)
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
@@ -269,7 +268,7 @@ func TestReestablishesAboveAnEpochSeenElsewhere(t *testing.T) {
 	})
 }
 
-func TestLeadersWorkThatKeepsFailingEndsTheProcess(t *testing.T) {
+func TestLead_KeepsFailing_EndsTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
 		broken := errors.New("no Redis client")
@@ -286,7 +285,7 @@ func TestLeadersWorkThatKeepsFailingEndsTheProcess(t *testing.T) {
 	})
 }
 
-func TestStaticFleetFollowsTheLeadersCount(t *testing.T) {
+func TestStaticFleet_CountChanges_FollowsTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		count := 3
 		fleet := func(cfg *coordinator.Config) {

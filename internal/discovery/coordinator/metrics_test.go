@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestDiskMetrics(t *testing.T) {
+func TestMetrics_DiskUsage_IsReported(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	n, err := Open(t.Context(), Config{
 		ID: "a", Listen: "127.0.0.1:0", Peers: []Peer{{"a", "127.0.0.1:1"}}, DataDir: t.TempDir(), Registerer: reg,

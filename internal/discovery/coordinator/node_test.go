@@ -142,7 +142,7 @@ func gatewayWriter(id string, incarnation, seq uint64) *rollcallv1.Writer {
 	}
 }
 
-func TestClusterElectsRegistersAndFailsOver(t *testing.T) {
+func TestCluster_LeaderStops_NextLeaderHasTheServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		first, epoch := c.leader()

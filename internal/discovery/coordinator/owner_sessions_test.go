@@ -16,7 +16,7 @@ import (
 )
 
 // Owners with short lives, such as gateways named after their pods, must not accumulate in memory.
-func TestWritersThatAreGoneAreForgotten(t *testing.T) {
+func TestOwnerSessions_ManyShortLivedOwners_AreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newOwnerSessions(time.Now(), time.Minute)
 		write := func(id string) (end func()) {
@@ -40,7 +40,7 @@ func TestWritersThatAreGoneAreForgotten(t *testing.T) {
 }
 
 // One write must take over from a limited number of owners, so that their list does not swell its entry.
-func TestGoneOwnersAreBounded(t *testing.T) {
+func TestExpiredOwners_ManyOwners_AreLimited(t *testing.T) {
 	t.Parallel()
 	cmd := new(rollcallv1.Command)
 	var ids []string

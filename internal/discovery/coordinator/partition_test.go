@@ -14,8 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/lincheck"
 )
 
-// Under partitions and repairs, all answers must fit one order of the calls.
-func TestPartitionsKeepTheDirectoryLinearizable(t *testing.T) {
+func TestDirectory_PartitionsAndRepairs_StaysLinearizable(t *testing.T) {
 	seeds := 8
 	if testing.Short() {
 		seeds = 3

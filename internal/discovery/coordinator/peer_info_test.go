@@ -26,7 +26,7 @@ func (f *fakePeer) ConfirmTerm(context.Context, *rollcallv1.ConfirmTermRequest) 
 }
 
 // A term must be confirmed by the asked voter, not by another node at its address.
-func TestTermIsConfirmedByTheVoterItself(t *testing.T) {
+func TestConfirmer_AnotherNodeAtTheAddress_IsNotCounted(t *testing.T) {
 	t.Parallel()
 	fake := new(fakePeer)
 	server := grpc.NewServer()
@@ -68,7 +68,7 @@ func TestTermIsConfirmedByTheVoterItself(t *testing.T) {
 }
 
 // A node that is still reading its log, which may take long, must not look like a first start.
-func TestNodeSaysThatItHasALogBeforeRaftRuns(t *testing.T) {
+func TestDescribe_RaftNotStarted_ReportsWhetherItHasState(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		entries  uint64

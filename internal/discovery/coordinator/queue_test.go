@@ -38,7 +38,7 @@ func queueWrites(t *testing.T) (*proposer, func(bytes int) *queuedWrite) {
 }
 
 // The queue for Raft must be limited in bytes; a write above the limit must be refused at once as certainly not done.
-func TestQueueOfWritesIsBounded(t *testing.T) {
+func TestProposer_QueueFull_RefusesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, write := queueWrites(t)
 		const size = 4 << 20
@@ -63,7 +63,7 @@ func TestQueueOfWritesIsBounded(t *testing.T) {
 }
 
 // Writes whose callers have left must not be proposed, and the callers must get an error that means not done.
-func TestWritesWhoseCallersLeftAreNotProposed(t *testing.T) {
+func TestProposer_CallersLeft_DoesNotProposeTheirWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, write := queueWrites(t)
 		var waiting []*queuedWrite
@@ -95,7 +95,7 @@ func TestWritesWhoseCallersLeftAreNotProposed(t *testing.T) {
 }
 
 // Callers that leave must not retain memory while Raft accepts nothing.
-func TestQueueForgetsWhoLeft(t *testing.T) {
+func TestProposer_CallersLeft_FreesTheirMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, write := queueWrites(t)
 		stays := write(100)

@@ -12,7 +12,7 @@ import (
 )
 
 // An epoch that no leader can have opened must be refused: the leader continues, and reports it repeatedly.
-func TestEpochOutOfReachIsRefused(t *testing.T) {
+func TestLead_EpochOutOfReach_IsRefused(t *testing.T) {
 	for name, seen := range map[string]uint64{"a month of milliseconds": 30 * 24 * 3600 * 1000, "far": 1 << 60, "the last": 1<<64 - 1} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

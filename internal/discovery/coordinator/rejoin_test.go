@@ -163,8 +163,7 @@ func forEachRejoinStep(t *testing.T, scenario func(t *testing.T, step int, seed 
 	}
 }
 
-// If the leader dies at any step, its successor must give the wiped node its vote back.
-func TestRejoinSurvivesTheLeader(t *testing.T) {
+func TestRejoin_LeaderDiesAtAnyStep_SuccessorReturnsTheVote(t *testing.T) {
 	forEachRejoinStep(t, func(t *testing.T, step int, seed uint64, founder bool) {
 		c, leader, victim, random := wipedMember(t, seed, founder)
 		for _, s := range rejoinSteps[:step+1] {
@@ -177,7 +176,7 @@ func TestRejoinSurvivesTheLeader(t *testing.T) {
 }
 
 // If the wiped node is restarted or wiped again at any step, it must continue from its remaining state.
-func TestRejoinSurvivesTheNode(t *testing.T) {
+func TestRejoin_WipedNodeRestartsAtAnyStep_Continues(t *testing.T) {
 	forEachRejoinStep(t, func(t *testing.T, step int, seed uint64, founder bool) {
 		c, leader, victim, random := wipedMember(t, seed, founder)
 		for _, s := range rejoinSteps[:step+1] {
@@ -196,7 +195,7 @@ func TestRejoinSurvivesTheNode(t *testing.T) {
 }
 
 // A node added as a voter must get its vote although the leader that added it dies.
-func TestAddedNodeVotesUnderTheNextLeader(t *testing.T) {
+func TestAddMember_LeaderDies_AddedNodeGetsItsVote(t *testing.T) {
 	for seed := range 2 {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
@@ -232,8 +231,7 @@ func TestAddedNodeVotesUnderTheNextLeader(t *testing.T) {
 	}
 }
 
-// An added node must find a leader that is not in its own peer list.
-func TestAddedNodeFindsALeaderOutsideItsPeerList(t *testing.T) {
+func TestAddMember_LeaderOutsideThePeerList_AddedNodeFindsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
@@ -251,7 +249,7 @@ func TestAddedNodeFindsALeaderOutsideItsPeerList(t *testing.T) {
 }
 
 // A forged rejoin must not take the vote of a member with its disk, or give a vote to a non-voter.
-func TestForgedRejoinChangesNothing(t *testing.T) {
+func TestRejoin_ForgedRequest_ChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a")
@@ -312,7 +310,7 @@ func (d raftDialer) Dial(address raft.ServerAddress, timeout time.Duration) (net
 }
 
 // A delayed vote request must be refused in a term in which the node may have voted before it lost its disk.
-func TestWipedNodeGivesNoSecondVote(t *testing.T) {
+func TestRejoin_DelayedVoteRequest_WipedNodeGivesNoSecondVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, leader, victim, _ := wipedMember(t, 0, true)
 		c.waitUntil("raft has started", func() bool { return c.nodes[victim].Directory().State().Len() > 0 })
@@ -343,7 +341,7 @@ func TestWipedNodeGivesNoSecondVote(t *testing.T) {
 
 // Two of three nodes lost their disks. They must found no new cluster while the third has its disk, even if one of
 // them knows the third only through the other.
-func TestTwoWipedNodesFoundNoCluster(t *testing.T) {
+func TestFounding_TwoOfThreeWiped_FoundNoCluster(t *testing.T) {
 	for _, seed := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
@@ -413,7 +411,7 @@ func copyOf(t *testing.T, of *coordinator.Stores) *coordinator.Stores {
 }
 
 // A node with a record of its cluster must found no other, although its peers are empty and have no record.
-func TestNodeThatWaitsForItsVoteFoundsNoCluster(t *testing.T) {
+func TestFounding_NodeWaitsForItsVote_FoundsNoCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		for _, p := range c.peers {
@@ -444,7 +442,7 @@ func TestNodeThatWaitsForItsVoteFoundsNoCluster(t *testing.T) {
 }
 
 // A node elected right after it got its vote, before it received the response, must stop waiting for the vote.
-func TestLeaderDoesNotWaitForItsVote(t *testing.T) {
+func TestRejoin_ElectedBeforeTheResponse_StopsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
@@ -463,7 +461,7 @@ func TestLeaderDoesNotWaitForItsVote(t *testing.T) {
 }
 
 // All nodes lost their disks, and two of them found a new cluster without the third, which must join it.
-func TestAllWipedAndOneLate(t *testing.T) {
+func TestFounding_AllWipedAndOneLate_LateNodeJoins(t *testing.T) {
 	for _, late := range []time.Duration{0, 50 * time.Millisecond, 3 * time.Second, time.Minute} {
 		t.Run(late.String(), func(t *testing.T) {
 			t.Parallel()

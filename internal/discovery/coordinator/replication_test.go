@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCaughtUpVoters(t *testing.T) {
+func TestCaughtUpVoters_SilentOrBehind_AreLeftOut(t *testing.T) {
 	voters := []raft.Server{{ID: "a"}, {ID: "b"}}
 	entries := func(term, after uint64) *raft.AppendEntriesRequest {
 		return &raft.AppendEntriesRequest{Term: term, PrevLogEntry: after, Entries: make([]*raft.Log, 1)}

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-func TestEveryCallHasALimit(t *testing.T) {
+func TestIntercept_EveryCall_HasADeadline(t *testing.T) {
 	for asked, most := range map[time.Duration]time.Duration{0: callLimit, time.Second: time.Second, time.Hour: longestCall} {
 		ctx := t.Context()
 		if asked > 0 {

@@ -52,7 +52,7 @@ func runSole(t *testing.T, network *memnet.Network, log raft.LogStore) (n *Node,
 }
 
 // A node that is stopped with a hung disk must end in bounded time with the reason.
-func TestStopEndsWithAHungDisk(t *testing.T) {
+func TestShutdown_DiskHangs_EndsWithTheReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &hangingLog{LogStore: raft.NewInmemStore(), goOn: make(chan struct{})}
 		n, stop, done := runSole(t, memnet.New(), log)
@@ -98,7 +98,7 @@ func (s *hangingSnapshots) Create(version raft.SnapshotVersion, index, term uint
 	return s.SnapshotStore.Create(version, index, term, c, cIndex, trans)
 }
 
-func TestStopEndsThoughASnapshotDoesNot(t *testing.T) {
+func TestShutdown_SnapshotHangs_Ends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		listener, err := memnet.New().Listen("a:7400")
 		require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestStopEndsThoughASnapshotDoesNot(t *testing.T) {
 
 // Raft forgets unread requests on shutdown, and never answers their handlers. The node must stop all the same. There
 // is no bubble, because it would wait for those handlers too.
-func TestStopEndsThoughRaftForgetsAWrite(t *testing.T) {
+func TestShutdown_RaftForgetsAWrite_Ends(t *testing.T) {
 	t.Parallel()
 	var lc net.ListenConfig
 	listener, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -197,7 +197,7 @@ func TestStopEndsThoughRaftForgetsAWrite(t *testing.T) {
 }
 
 // A node without a successor must finish its running writes before Raft stops.
-func TestSoleVoterFinishesItsWrites(t *testing.T) {
+func TestShutdown_SoleVoter_FinishesItsWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
 		log := &hangingLog{LogStore: raft.NewInmemStore(), goOn: make(chan struct{})}

@@ -15,7 +15,7 @@ import (
 
 // The number of entries left in the log must follow the size of recent entries, in both directions. A snapshot by Raft
 // must count like one by run.
-func TestKeptEntriesFollowTheirSize(t *testing.T) {
+func TestSnapshotter_EntrySizesChange_TrailingLogsFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := raft.NewInmemStore()
 		n, stop, done := runSole(t, memnet.New(), store)

@@ -16,7 +16,7 @@ import (
 )
 
 // The status of a very large fleet, above the usual message limit, must be available from every node and to clients.
-func TestStatusOfAVeryLargeFleet(t *testing.T) {
+func TestGetStatus_VeryLargeFleet_IsAvailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet := make([]*rollcallv1.ServiceStatus, 300)
 		for i := range fleet {
@@ -56,7 +56,7 @@ func TestStatusOfAVeryLargeFleet(t *testing.T) {
 }
 
 // Before the leader's work begins, the status must list the services and everything else that is known.
-func TestStatusBeforeTheWorkHasBegun(t *testing.T) {
+func TestGetStatus_LeadersWorkNotBegun_ListsTheServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
 			cfg.RelayerCount, cfg.RelayerURLTemplate = 2, "http://oz-relayer-{N}:3000"
@@ -78,8 +78,7 @@ func TestStatusBeforeTheWorkHasBegun(t *testing.T) {
 	})
 }
 
-// Without a leader no node must be called.
-func TestStatusWithoutALeader(t *testing.T) {
+func TestStatus_NoLeader_CallsNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		leader, _ := c.leader()

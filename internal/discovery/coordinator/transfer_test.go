@@ -71,7 +71,7 @@ func (c *simCluster) lead(id string) {
 
 // Raft chooses a successor by log length alone, so a dead voter is as good as any without writes. The transfer must
 // succeed.
-func TestHandsOverThoughAVoterIsDown(t *testing.T) {
+func TestShutdown_VoterIsDown_HandsLeadershipOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := newMessages()
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.Logger = slog.New(log) })
@@ -87,7 +87,7 @@ func TestHandsOverThoughAVoterIsDown(t *testing.T) {
 	})
 }
 
-func TestTransferFindsAVoterThatAnswers(t *testing.T) {
+func TestTransferLeadership_NoTarget_PicksAVoterThatAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.lead("c2")
@@ -141,7 +141,7 @@ func lagging(t *testing.T) (*simCluster, *messages) {
 	return nil, nil
 }
 
-func TestVoterThatLagsIsNotAskedToLead(t *testing.T) {
+func TestTransferLeadership_VoterLags_IsNotChosen(t *testing.T) {
 	t.Run("by an operator", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, _ := lagging(t)
@@ -177,7 +177,7 @@ func TestVoterThatLagsIsNotAskedToLead(t *testing.T) {
 }
 
 // Until a connection breaks, a dead voter looks alive: it is chosen, and the outcome is unknown.
-func TestTransferToAVoterThatGoesIsUnknown(t *testing.T) {
+func TestTransferLeadership_VoterJustDied_OutcomeIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.lead("c2")
@@ -204,7 +204,7 @@ func TestTransferToAVoterThatGoesIsUnknown(t *testing.T) {
 	})
 }
 
-func TestTransferToAVoterThatIsDownIsRefused(t *testing.T) {
+func TestTransferLeadership_VoterIsDown_IsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		leader, _ := c.leader()
@@ -217,7 +217,7 @@ func TestTransferToAVoterThatIsDownIsRefused(t *testing.T) {
 	})
 }
 
-func TestTransferWithNobodyToTakeItIsRefused(t *testing.T) {
+func TestTransferLeadership_NoOtherVoter_IsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)
 		c.register("a")

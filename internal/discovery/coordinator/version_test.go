@@ -14,7 +14,7 @@ import (
 )
 
 // A new kind of command must wait until every voter reports that it supports it.
-func TestNewCommandsWaitForEveryVoter(t *testing.T) {
+func TestCommandVersion_VoterIsOlder_HoldsNewCommandsBack(t *testing.T) {
 	stores := raft.NewInmemStore()
 	n, err := Open(t.Context(), Config{
 		ID: "a", Listen: "127.0.0.1:0", Peers: []Peer{{"a", "127.0.0.1:1"}, {"b", "127.0.0.1:2"}, {"c", "127.0.0.1:3"}},
@@ -65,7 +65,7 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 }
 
 // Every kind of operation must have the version that added it; a kind without one must never be proposed.
-func TestEveryOperationHasItsVersion(t *testing.T) {
+func TestSinceVersion_EveryOperation_HasAVersion(t *testing.T) {
 	t.Parallel()
 	kinds := new(rollcallv1.Operation).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
 	require.Positive(t, kinds.Len())

@@ -39,8 +39,7 @@ type answered struct{ err error }
 
 func (a answered) Error() error { return a.err }
 
-// The watchdog must end a stuck leader, and no other.
-func TestWatchdogKnowsStuckFromSlow(t *testing.T) {
+func TestWatchdog_StuckAndSlowLeaders_EndsOnlyTheStuck(t *testing.T) {
 	transfer := raft.ErrLeadershipTransferInProgress
 	cases := map[string]struct {
 		play func(w *watchdog, p *progress)
@@ -117,7 +116,7 @@ func TestWatchdogKnowsStuckFromSlow(t *testing.T) {
 	}
 }
 
-func TestApplyErrorTellsNotDoneFromUnknown(t *testing.T) {
+func TestApplyError_NotDoneAndUnknown_AreDistinct(t *testing.T) {
 	for _, err := range []error{raft.ErrNotLeader, raft.ErrLeadershipTransferInProgress, raft.ErrEnqueueTimeout} {
 		require.ErrorIs(t, applyError(err), errNotEstablished)
 	}

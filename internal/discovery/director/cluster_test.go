@@ -32,7 +32,7 @@ import (
 // Under partitions, losses and restarts, no leader's command may remove a healthy service from the set. No leader may
 // write under an epoch lower than one that Redis has recorded. After recovery the set must be the defined and healthy
 // services.
-func TestSystemSurvivesPartitions(t *testing.T) {
+func TestDirector_PartitionsLossesAndRestarts_KeepsHealthyServices(t *testing.T) {
 	t.Parallel()
 	seeds := 32
 	if testing.Short() {
@@ -84,7 +84,7 @@ func systemScenario(t *testing.T, seed uint64) {
 
 // Checks may take ten seconds, and every service takes that long. A leader that is deposed or stopped must end long
 // before, and the next one must lead.
-func TestHangingServicesDelayNoHandOver(t *testing.T) {
+func TestDirector_ServicesHang_HandoverIsNotDelayed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSystem(t, 1, health.Config{Interval: 11 * time.Second, Timeout: 10 * time.Second, Probe: func(ctx context.Context, _ health.Target) error {

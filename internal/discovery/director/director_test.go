@@ -24,8 +24,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A large fleet that registers at once must not produce one log line per service.
-func TestALargeFleetIsFoundInAFewLines(t *testing.T) {
+func TestDirector_LargeFleetRegisters_LogsFewLines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -46,7 +45,7 @@ func TestALargeFleetIsFoundInAFewLines(t *testing.T) {
 	})
 }
 
-func TestRecoveryLeavesOutWhoDoesNotAnswer(t *testing.T) {
+func TestRecovery_ServiceDoesNotAnswer_IsLeftOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -68,7 +67,7 @@ func TestRecoveryLeavesOutWhoDoesNotAnswer(t *testing.T) {
 	})
 }
 
-func TestEmptyDirectoryIsRunning(t *testing.T) {
+func TestDirector_EmptyDirectory_IsRunning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{}).start()
@@ -80,7 +79,7 @@ func TestEmptyDirectoryIsRunning(t *testing.T) {
 	})
 }
 
-func TestLateRegistrationEndsAStall(t *testing.T) {
+func TestDirector_LateRegistration_EndsTheStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{MinLive: map[string]int{"relayer": 2, "escrow": 1}}).start()
@@ -120,7 +119,7 @@ func TestLateRegistrationEndsAStall(t *testing.T) {
 	})
 }
 
-func TestRemovalReachesTheDirector(t *testing.T) {
+func TestDirector_Deregistration_RemovesTheServiceAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -149,7 +148,7 @@ func TestRemovalReachesTheDirector(t *testing.T) {
 	})
 }
 
-func TestFailureAndRecovery(t *testing.T) {
+func TestDirector_ServiceFailsAndRecovers_IsRemovedAndRestored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -189,7 +188,7 @@ func TestFailureAndRecovery(t *testing.T) {
 	})
 }
 
-func TestNewLeaderInheritsWhatIsListed(t *testing.T) {
+func TestDirector_LeaderChange_InheritsTheListedServices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		old := setup(t, Config{})
@@ -256,7 +255,7 @@ func TestDirector_ProbesNothingBeforeTheClaim(t *testing.T) {
 	})
 }
 
-func TestRedisAwayDoesNotStopChecks(t *testing.T) {
+func TestDirector_RedisIsAway_ChecksContinue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -283,7 +282,7 @@ func TestRedisAwayDoesNotStopChecks(t *testing.T) {
 	})
 }
 
-func TestDeposedLeaderRemovesNobody(t *testing.T) {
+func TestDirector_Deposed_RemovesNoService(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -301,7 +300,7 @@ func TestDeposedLeaderRemovesNobody(t *testing.T) {
 
 // The leader changes while Redis is away, so its content is unknown. The status must show the new leader's check
 // results. When Redis returns, listed services that are dead must be removed and reported.
-func TestLeaderChangeWhileRedisIsAway(t *testing.T) {
+func TestDirector_LeaderChangeWhileRedisIsAway_RemovesDeadServicesLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		old := setup(t, Config{})
@@ -347,7 +346,7 @@ func TestLeaderChangeWhileRedisIsAway(t *testing.T) {
 	})
 }
 
-func TestChangedLabelsKeepTheVerdictAChangedURLDoesNot(t *testing.T) {
+func TestDirector_ServiceChanges_OnlyNewURLDropsTheVerdict(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -383,7 +382,7 @@ func TestChangedLabelsKeepTheVerdictAChangedURLDoesNot(t *testing.T) {
 	})
 }
 
-func TestServiceThatTurnsAnotherKind(t *testing.T) {
+func TestDirector_KindChanges_MovesToTheOtherSet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{MinLive: map[string]int{"relayer": 1}})
@@ -398,7 +397,7 @@ func TestServiceThatTurnsAnotherKind(t *testing.T) {
 	})
 }
 
-func TestOneCommandMayTouchAServiceTwice(t *testing.T) {
+func TestDirector_CommandTouchesServiceTwice_LastOperationWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -421,7 +420,7 @@ func TestOneCommandMayTouchAServiceTwice(t *testing.T) {
 	})
 }
 
-func TestRestoredDirectory(t *testing.T) {
+func TestDirector_DirectoryRestored_RecoversWithoutRemovals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -445,7 +444,7 @@ func TestRestoredDirectory(t *testing.T) {
 	})
 }
 
-func TestHigherEpochEndsRun(t *testing.T) {
+func TestRun_HigherEpochInRedis_Ends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -456,7 +455,7 @@ func TestHigherEpochEndsRun(t *testing.T) {
 	})
 }
 
-func TestForeignClusterIsRefusedUntilTakenOver(t *testing.T) {
+func TestRun_RedisOfAnotherCluster_IsRefusedUntilTakenOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -502,7 +501,7 @@ func TestForeignClusterIsRefusedUntilTakenOver(t *testing.T) {
 	})
 }
 
-func TestStopFinishesRunningChecks(t *testing.T) {
+func TestRun_Stopped_FinishesRunningChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		finished := make(chan struct{}, 1)
@@ -523,7 +522,7 @@ func TestStopFinishesRunningChecks(t *testing.T) {
 
 // A deposed leader, or one that finds a higher epoch, must not wait for hanging checks. A stopped leader must wait a
 // second.
-func TestHangingChecksKeepNobody(t *testing.T) {
+func TestRun_ChecksHang_EndsInTime(t *testing.T) {
 	t.Parallel()
 	hanging := func(t *testing.T, ended <-chan struct{}) *bench {
 		b := setup(t, Config{Ended: ended, Health: health.Config{Timeout: 9 * time.Second}})
@@ -558,7 +557,7 @@ func TestHangingChecksKeepNobody(t *testing.T) {
 	})
 }
 
-func TestStatus(t *testing.T) {
+func TestStatus_RunningDirector_ListsItsServices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{Health: health.Config{Interval: 5 * time.Second}})
@@ -622,7 +621,7 @@ func TestStatus_Service_HasItsLastCheck(t *testing.T) {
 }
 
 // Any text of a Redis error must be encodable, or the status could not be reported.
-func TestStatusOfGarbledErrors(t *testing.T) {
+func TestStatus_RedisErrorIsNotUTF8_CanBeEncoded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -636,7 +635,7 @@ func TestStatusOfGarbledErrors(t *testing.T) {
 	})
 }
 
-func TestConfigNamesEveryProblem(t *testing.T) {
+func TestNew_InvalidConfig_NamesEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{MassFailureThreshold: 1.5, MassFailureHold: -1, MinLive: map[string]int{"Relayer": 1, "escrow": -1}})
 	for _, part := range []string{"no directory", "threshold 1.5", "hold -1ns", `"Relayer"`, "escrow, -1"} {
@@ -650,7 +649,7 @@ func TestConfigNamesEveryProblem(t *testing.T) {
 
 // Under registrations, moves, deregistrations, failures and recoveries during a recovery, the result must match the
 // directory and the network. A service that is always healthy and registered must never be removed.
-func TestChangesDuringRecovery(t *testing.T) {
+func TestRecovery_ChangesMeanwhile_MatchDirectoryAndNetwork(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -25,7 +25,7 @@ func guarded(t *testing.T, cfg Config) *bench {
 	return b
 }
 
-func TestGuardHoldsAMassFailure(t *testing.T) {
+func TestGuard_MassFailure_HoldsRemovals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{MassFailureHold: 30 * time.Second})
@@ -71,7 +71,7 @@ func TestGuardHoldsAMassFailure(t *testing.T) {
 	})
 }
 
-func TestGuardSamplesTheRestAtOnce(t *testing.T) {
+func TestGuard_FirstFailure_SamplesTheRestAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{Health: health.Config{Interval: time.Minute}})
@@ -86,7 +86,7 @@ func TestGuardSamplesTheRestAtOnce(t *testing.T) {
 	})
 }
 
-func TestGuardLetsFewFailuresThrough(t *testing.T) {
+func TestGuard_FewFailures_AreRemoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{})
@@ -106,7 +106,7 @@ func TestGuardLetsFewFailuresThrough(t *testing.T) {
 	})
 }
 
-func TestGuardTakesOneFailureForWhatItIs(t *testing.T) {
+func TestGuard_OnlyServiceFails_IsRemoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{MassFailureThreshold: 0.1})
@@ -119,7 +119,7 @@ func TestGuardTakesOneFailureForWhatItIs(t *testing.T) {
 	})
 }
 
-func TestGuardEndsWithTheFailure(t *testing.T) {
+func TestGuard_ServicesRecover_EndsTheHold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{MassFailureHold: time.Hour})
@@ -136,7 +136,7 @@ func TestGuardEndsWithTheFailure(t *testing.T) {
 	})
 }
 
-func TestGuardHoldsNoDeregistration(t *testing.T) {
+func TestGuard_Deregistration_IsNotHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{MassFailureHold: time.Hour})
@@ -157,7 +157,7 @@ func TestGuardHoldsNoDeregistration(t *testing.T) {
 	})
 }
 
-func TestGuardIsPerKind(t *testing.T) {
+func TestGuard_OneKindFails_OtherKindsAreNotHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{MassFailureHold: time.Hour})
@@ -186,7 +186,7 @@ func TestGuardIsPerKind(t *testing.T) {
 }
 
 // A check that began before the network failed must not count.
-func TestGuardWaitsForChecksThatBeginInTheSample(t *testing.T) {
+func TestGuard_CheckBeganBeforeTheSample_DoesNotCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{Health: health.Config{Interval: time.Minute}})
@@ -203,7 +203,7 @@ func TestGuardWaitsForChecksThatBeginInTheSample(t *testing.T) {
 	})
 }
 
-func TestGuardDoesNotWaitForWhoLeft(t *testing.T) {
+func TestGuard_SampledServicesLeave_DoesNotWaitForThem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{Health: health.Config{Interval: time.Minute}})
@@ -220,7 +220,7 @@ func TestGuardDoesNotWaitForWhoLeft(t *testing.T) {
 }
 
 // A new leader that reaches no service must hold the previous leader's list, even if Redis was away at first.
-func TestGuardOfANewLeader(t *testing.T) {
+func TestGuard_NewLeaderReachesNoService_HoldsTheList(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		away bool
@@ -257,7 +257,7 @@ func TestGuardOfANewLeader(t *testing.T) {
 }
 
 // With Fall above 1 a single failure is not a removal yet, but must count for the sample.
-func TestGuardCountsDoubtfulServices(t *testing.T) {
+func TestGuard_FailuresBelowFall_CountForTheSample(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{Health: health.Config{Interval: time.Minute, Fall: 3}})
@@ -272,7 +272,7 @@ func TestGuardCountsDoubtfulServices(t *testing.T) {
 	})
 }
 
-func TestGuardIsOffByDefault(t *testing.T) {
+func TestGuard_DefaultConfig_IsOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})
@@ -286,7 +286,7 @@ func TestGuardIsOffByDefault(t *testing.T) {
 }
 
 // The guard must wait for a very slow checker as long as it delivers results.
-func TestGuardWaitsForALongSample(t *testing.T) {
+func TestGuard_SlowSample_WaitsWhileResultsArrive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const services = 300
@@ -304,7 +304,7 @@ func TestGuardWaitsForALongSample(t *testing.T) {
 }
 
 // The guard must not wait for a checker without results.
-func TestGuardDoesNotWaitForVoidChecks(t *testing.T) {
+func TestGuard_ChecksAreVoid_DoesNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{MassFailureThreshold: 0.5, Health: health.Config{Interval: time.Minute}})

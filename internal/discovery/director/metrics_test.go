@@ -33,7 +33,7 @@ func gauges(t *testing.T, reg prometheus.Gatherer) (list []string) {
 	return list
 }
 
-func TestMetricsShowTheLeadersViewOnly(t *testing.T) {
+func TestMetrics_DirectorStartsAndStops_ShowOnlyTheLeadersView(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()
@@ -56,8 +56,7 @@ func TestMetricsShowTheLeadersViewOnly(t *testing.T) {
 	})
 }
 
-// After the last service of a monitored kind is gone, the metrics must be zero.
-func TestMetricsOfKindsWithoutServices(t *testing.T) {
+func TestMetrics_LastServiceOfAKindLeaves_AreZero(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()

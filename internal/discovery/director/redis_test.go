@@ -15,7 +15,7 @@ import (
 )
 
 // The director must work over TCP with the Lua scripts of a real Redis.
-func TestOverRedis(t *testing.T) {
+func TestRun_RedisOverTCP_ListsServices(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})

@@ -14,7 +14,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-func TestParseDefinitions(t *testing.T) {
+func TestParseDefinitions_EveryForm_GivesTheSameServices(t *testing.T) {
 	t.Parallel()
 	want := []*rollcallv1.Service{{
 		Id: "oz-relayer-0", Kind: "relayer",
@@ -51,7 +51,7 @@ func TestParseDefinitions(t *testing.T) {
 	}
 }
 
-func TestBadDefinitions(t *testing.T) {
+func TestParseDefinitions_InvalidText_ReportsTheProblem(t *testing.T) {
 	t.Parallel()
 	valid := "{id: a, kind: relayer, worker_ref: {url: http://a:1}}"
 	for name, c := range map[string]struct {
@@ -114,7 +114,7 @@ func keys(n int) string {
 	return b.String()
 }
 
-func TestDefinitionsSurviveTheirOwnForm(t *testing.T) {
+func TestDefinition_OfService_RoundTrips(t *testing.T) {
 	t.Parallel()
 	s := &rollcallv1.Service{Id: "a", Kind: "b", WorkerRef: &rollcallv1.WorkerRef{Url: "tcp://a:1", Node: "n", Labels: map[string]string{"x": "y"}}}
 	require.True(t, proto.Equal(s, definitionOf(s).service()))

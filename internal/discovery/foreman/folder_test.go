@@ -68,7 +68,7 @@ func (s *scanned) sees(want string, wantAgain bool) {
 	require.Equal(s.t, wantAgain, again)
 }
 
-func TestFileIsReadWhenItIsQuiet(t *testing.T) {
+func TestScan_FileStillChanges_KeepsTheFormerVersion(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
 	s.write("a.yaml", define("x", "y")[:70]) // valid as it is, but only half of the file
@@ -92,7 +92,7 @@ func TestFileIsReadWhenItIsQuiet(t *testing.T) {
 	s.sees("a:z", false)
 }
 
-func TestFileIsGoneWhenMissingTwice(t *testing.T) {
+func TestScan_FileMissing_IsGoneAfterTheSettleTime(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
 	s.write("a.yaml", define("x"))
@@ -112,7 +112,7 @@ func TestFileIsGoneWhenMissingTwice(t *testing.T) {
 	s.sees("", false)
 }
 
-func TestBrokenFiles(t *testing.T) {
+func TestScan_BrokenFiles_KeepTheLastGoodVersion(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
 	s.write("a.yaml", define("x"))
@@ -155,7 +155,7 @@ func TestLoad_NotAFile(t *testing.T) {
 }
 
 // A mounted ConfigMap, which is links to a hidden link to a hidden folder that is replaced as a whole, must be read.
-func TestConfigMap(t *testing.T) {
+func TestScan_MountedConfigMap_IsRead(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
 	version := func(name, text string) {
@@ -173,7 +173,7 @@ func TestConfigMap(t *testing.T) {
 	s.sees("a:x,y", false)
 }
 
-func TestUnreadableFolder(t *testing.T) {
+func TestScan_UnreadableFolder_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	before := folder{files: map[string]file{"a.yaml": {services: some("x"), known: true}}}
 	after, again, err := scan(filepath.Join(t.TempDir(), "nowhere"), before, time.Now(), 0)
@@ -182,7 +182,7 @@ func TestUnreadableFolder(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-func TestEmptiedFolder(t *testing.T) {
+func TestScan_FolderEmptied_KeepsServicesForTheGracePeriod(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
 	s.write("a.yaml", define("x"))
@@ -251,7 +251,7 @@ func TestEmptiedFolder(t *testing.T) {
 }
 
 // An unmounted volume leaves its empty mount point, which must keep the definitions.
-func TestVanishedFolder(t *testing.T) {
+func TestScan_FolderUnmounted_KeepsServices(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
 	s.write("a.yaml", define("x"))
@@ -284,7 +284,7 @@ func TestVanishedFolder(t *testing.T) {
 	s.sees("a:", true)
 }
 
-func TestTooManyFiles(t *testing.T) {
+func TestScan_TooManyFiles_ReadsKnownOnesFirst(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
 	s.known.files = map[string]file{"c.yaml": {services: some("x"), known: true}}

@@ -146,7 +146,7 @@ func (c *checker) answer(id string, err error) {
 	c.answers[id] = err
 }
 
-func TestFiles(t *testing.T) {
+func TestForeman_FilesChange_SetFollows(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	write(t, folder, "b.yaml", define("b-1", "b-2"))
@@ -179,7 +179,7 @@ func TestFiles(t *testing.T) {
 	f.becomes(" ?") // without stored state, an empty set is not certainly complete
 }
 
-func TestBrokenFileKeepsItsLastGoodVersion(t *testing.T) {
+func TestForeman_BrokenFile_KeepsItsLastGoodVersion(t *testing.T) {
 	t.Parallel()
 	folder, state := t.TempDir(), t.TempDir()
 	write(t, folder, "a.yaml", define("a-1", "a-2"))
@@ -235,7 +235,7 @@ func gauge(t *testing.T, registry *prometheus.Registry, name, label string) floa
 	return 0
 }
 
-func TestFilesAreRememberedOnceTheyCanBe(t *testing.T) {
+func TestForeman_StateFolderMissing_StoresFilesLater(t *testing.T) {
 	t.Parallel()
 	folder, state := t.TempDir(), filepath.Join(t.TempDir(), "state")
 	f := start(t, Config{Folder: folder, StateDir: state, StartupWait: -1, Rescan: 20 * time.Millisecond})
@@ -250,7 +250,7 @@ func TestFilesAreRememberedOnceTheyCanBe(t *testing.T) {
 	require.Contains(t, m.Files, "a.yaml")
 }
 
-func TestFileThatNeverWasGood(t *testing.T) {
+func TestForeman_FileNeverValid_SetIsIncomplete(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	write(t, folder, "a.yaml", "oh no")
@@ -261,7 +261,7 @@ func TestFileThatNeverWasGood(t *testing.T) {
 	f.becomes("a,b")
 }
 
-func TestFolderThatCannotBeRead(t *testing.T) {
+func TestForeman_UnreadableFolder_IsReported(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "definitions")
 	f := start(t, Config{Folder: folder, StartupWait: -1, Rescan: 20 * time.Millisecond})
@@ -279,7 +279,7 @@ func TestFolderThatCannotBeRead(t *testing.T) {
 	require.Contains(t, describe(f.set()), "a")
 }
 
-func TestDefinedTwice(t *testing.T) {
+func TestForeman_ServiceDefinedTwice_FirstFileWins(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	write(t, folder, "a.yaml", define("x"))
@@ -311,7 +311,7 @@ func TestDefinedTwice(t *testing.T) {
 	require.Eventually(t, func() bool { return f.Status().Services[2].File == "b.yaml" }, time.Minute, time.Millisecond)
 }
 
-func TestAdvertisementsAreRemembered(t *testing.T) {
+func TestAdvertise_Restarted_AreKept(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "made", "if", "need", "be")
 	f := start(t, Config{StateDir: state, StartupWait: -1})
@@ -341,7 +341,7 @@ func TestAdvertisementsAreRemembered(t *testing.T) {
 	f3.becomes("") // stored: the set is certainly empty
 }
 
-func TestFirstStartRemembersNoEmptiness(t *testing.T) {
+func TestForeman_RestartedWithoutServices_SetStaysIncomplete(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	f := start(t, Config{StateDir: state, StartupWait: -1})
@@ -351,7 +351,7 @@ func TestFirstStartRemembersNoEmptiness(t *testing.T) {
 	f.becomes(" ?")
 }
 
-func TestStateThatCannotBeRead(t *testing.T) {
+func TestNew_UnreadableState_IsRefused(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"torn":    `{"format":1,"adv`,
@@ -396,7 +396,7 @@ func TestAdvertise_NotSaved_IsNotUsed(t *testing.T) {
 	f2.becomes("a")
 }
 
-func TestTooManyServices(t *testing.T) {
+func TestAdvertise_TooManyServices_IsRefused(t *testing.T) {
 	t.Parallel()
 	f := start(t, Config{StartupWait: -1})
 	var many []*rollcallv1.Service
@@ -411,7 +411,7 @@ func TestTooManyServices(t *testing.T) {
 }
 
 // Services above the limit must be refused with their file or advertisement, without affecting others.
-func TestTooManyServicesInFiles(t *testing.T) {
+func TestForeman_TooManyServicesInFiles_RefusesTheExcess(t *testing.T) {
 	t.Parallel()
 	many := func(prefix string, n int) string {
 		all := make([]definition, n)
@@ -459,7 +459,7 @@ func TestTooManyServicesInFiles(t *testing.T) {
 	require.NoError(t, f.Advertise(nil))
 }
 
-func TestTooManyBytes(t *testing.T) {
+func TestAdvertise_TooManyBytes_IsRefused(t *testing.T) {
 	t.Parallel()
 	big := func(i int) *rollcallv1.Service {
 		s := service(fmt.Sprintf("s-%d", i))
@@ -491,7 +491,7 @@ func TestTooManyBytes(t *testing.T) {
 }
 
 // State of a later version must be readable, although it has unknown fields.
-func TestStateOfALaterVersion(t *testing.T) {
+func TestNew_StateOfLaterVersion_IsRead(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	write(t, state, memoryName, `{"format":1,"more":{"x":1},"advertised":[{"id":"a","kind":"relayer","new":1,"worker_ref":{"url":"http://a:1","newer":2}}]}`)
@@ -499,7 +499,7 @@ func TestStateOfALaterVersion(t *testing.T) {
 	f.becomes("a")
 }
 
-func TestEmptiedFolderIsReported(t *testing.T) {
+func TestForeman_FolderEmptiedWhileStopped_IsReported(t *testing.T) {
 	t.Parallel()
 	folder, state := t.TempDir(), t.TempDir()
 	write(t, folder, "a.yaml", define("a"))
@@ -526,7 +526,7 @@ func TestEmptiedFolderIsReported(t *testing.T) {
 	f.becomes("") // at the end of its grace, because the folder was there all the time
 }
 
-func TestCheckDelaysTheFirstOfferOnly(t *testing.T) {
+func TestForeman_CheckFails_DelaysOnlyTheFirstOffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &checker{}
@@ -588,7 +588,7 @@ func (s slow) Check(ctx context.Context, _ *rollcallv1.Service) error {
 	return nil
 }
 
-func TestFirstSetWaits(t *testing.T) {
+func TestServices_FirstSet_WaitsForAdvertisementsAndChecks(t *testing.T) {
 	t.Parallel()
 	first := func(t *testing.T, f *working) (string, time.Duration) {
 		began := time.Now()
@@ -652,7 +652,7 @@ func (c byURL) Check(ctx context.Context, s *rollcallv1.Service) error {
 	return nil
 }
 
-func TestVerdictOnWhatWasDefinedBefore(t *testing.T) {
+func TestForeman_URLChangesBeforeTheVerdict_IsCheckedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, Config{Checker: byURL{"http://a:3000"}, StartupWait: -1, FirstVerdicts: time.Millisecond})
@@ -669,7 +669,7 @@ func TestVerdictOnWhatWasDefinedBefore(t *testing.T) {
 	})
 }
 
-func TestChecksAreBounded(t *testing.T) {
+func TestForeman_ManyServices_LimitsConcurrentChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, Config{Checker: slow(time.Second), StartupWait: -1})
@@ -693,7 +693,7 @@ func TestChecksAreBounded(t *testing.T) {
 	})
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestNew_InvalidConfig_ReportsEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{CheckPause: -1, Rescan: -1, Node: strings.Repeat("x", 300)})
 	require.ErrorContains(t, err, "check pause: -1ns is negative")

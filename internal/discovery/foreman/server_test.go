@@ -68,7 +68,7 @@ func request(t *testing.T, method, url, contentType, body string, change ...func
 	return a
 }
 
-func TestAdvertise(t *testing.T) {
+func TestServer_PostServices_AdvertisesThem(t *testing.T) {
 	t.Parallel()
 	f, url := serve(t, ServerConfig{})
 	one := `{"id":"a","kind":"relayer","worker_ref":{"url":"http://a:1"}}`
@@ -94,7 +94,7 @@ func TestAdvertise(t *testing.T) {
 	f.becomes(" ?")
 }
 
-func TestRefusedRequests(t *testing.T) {
+func TestServer_InvalidRequests_AreRefused(t *testing.T) {
 	t.Parallel()
 	f, url := serve(t, ServerConfig{Hosts: []string{"gateway.internal"}})
 	require.NoError(t, f.Advertise(some("kept")))
@@ -155,7 +155,7 @@ func numbered(n int) string {
 	return "[" + strings.Join(all, ",") + "]"
 }
 
-func TestConflictWithAFileOverHTTP(t *testing.T) {
+func TestServer_DeleteServiceOfFile_IsConflict(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	write(t, folder, "a.yaml", define("a"))
@@ -181,7 +181,7 @@ type recorder struct {
 func (r *recorder) Header() http.Header  { return r.header }
 func (r *recorder) WriteHeader(code int) { r.code = code }
 
-func TestGatewaysView(t *testing.T) {
+func TestServer_GetServices_IncludesGatewayStatus(t *testing.T) {
 	t.Parallel()
 	g := gateway.Status{
 		ID: "edge-1", Leader: gateway.Leader{Node: "n1", Epoch: 3}, Registered: 1, LastWrite: time.Unix(0, 0),
@@ -197,7 +197,7 @@ func TestGatewaysView(t *testing.T) {
 	require.Nil(t, request(t, "GET", url+"/v1/services/a", "", "").body["refused"])
 }
 
-func TestProbes(t *testing.T) {
+func TestServer_ProbesAndMetrics_AcceptAnyHost(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	var notReady error
@@ -215,7 +215,7 @@ func TestProbes(t *testing.T) {
 	require.Contains(t, a.text, "not ready: no leader")
 }
 
-func TestSlowClientsBlockNobody(t *testing.T) {
+func TestServer_SlowClients_DoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	_, url := serve(t, ServerConfig{})
 	address := strings.TrimPrefix(url, "http://")
@@ -236,7 +236,7 @@ func TestSlowClientsBlockNobody(t *testing.T) {
 	}
 }
 
-func TestSlowBody(t *testing.T) {
+func TestServer_SlowBody_TimesOut(t *testing.T) {
 	t.Parallel()
 	f := start(t, Config{StartupWait: -1})
 	s, err := Open(ServerConfig{Foreman: f.Foreman, Listen: "127.0.0.1:0"})
@@ -262,7 +262,7 @@ func TestSlowBody(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestHugeHeaders(t *testing.T) {
+func TestServer_HugeHeaders_AreRefused(t *testing.T) {
 	t.Parallel()
 	_, url := serve(t, ServerConfig{})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -277,7 +277,7 @@ func TestHugeHeaders(t *testing.T) {
 	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
 }
 
-func TestListenAddress(t *testing.T) {
+func TestOpen_RemoteAddress_NeedsAllowRemote(t *testing.T) {
 	t.Parallel()
 	for _, listen := range []string{"0.0.0.0:0", ":0", "192.0.2.1:0", "gateway:0"} {
 		_, err := Open(ServerConfig{Listen: listen})
@@ -293,7 +293,7 @@ func TestListenAddress(t *testing.T) {
 	}
 }
 
-func TestEveryServiceOfTheContractCanBeWritten(t *testing.T) {
+func TestServer_EveryScheme_IsAccepted(t *testing.T) {
 	t.Parallel()
 	f, url := serve(t, ServerConfig{})
 	for _, scheme := range rollcallv1.Schemes {

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestRunFinishesRunningChecks(t *testing.T) {
+func TestRun_Stopped_FinishesRunningChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -42,7 +42,7 @@ func TestRunFinishesRunningChecks(t *testing.T) {
 }
 
 // A target that hangs, with a long timeout, must not delay a handover or the end of a deposed leader.
-func TestHangingChecksAreBrokenOff(t *testing.T) {
+func TestRun_ChecksHang_AreCanceled(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		abandon bool
@@ -85,7 +85,7 @@ func TestHangingChecksAreBrokenOff(t *testing.T) {
 	}
 }
 
-func TestLogs(t *testing.T) {
+func TestChecker_VerdictsChange_AreLoggedWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -128,7 +128,7 @@ func TestLogs(t *testing.T) {
 	})
 }
 
-func TestMetricsAndLatenessHook(t *testing.T) {
+func TestChecker_MetricsAndLatenessHook_ReportChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		metrics := NewMetrics(nil)
@@ -154,7 +154,7 @@ func TestMetricsAndLatenessHook(t *testing.T) {
 
 // Under concurrent Set, Remove and CheckNow, the checker must end with the last targets and check all of them each
 // interval.
-func TestConcurrentChanges(t *testing.T) {
+func TestChecker_ConcurrentChanges_ChecksTheLastTargets(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestConcurrentChanges(t *testing.T) {
 }
 
 // The test uses real sockets and real time, because services meet real timeouts.
-func TestCheckerOverTheNetwork(t *testing.T) {
+func TestChecker_RealSockets_ReportsVerdicts(t *testing.T) {
 	t.Parallel()
 	accepted := make(chan struct{}, 100)
 	hung := serveRaw(t, func(conn net.Conn) {

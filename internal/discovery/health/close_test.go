@@ -59,7 +59,7 @@ func TestChecker_DoesNotWaitForConnectionsToClose(t *testing.T) {
 }
 
 // Run must end only after all connections are closed, whichever targets are removed meanwhile.
-func TestRunWaitsForConnectionsToClose(t *testing.T) {
+func TestRun_Stopped_WaitsForConnectionsToClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(Config{Probe: new(world).probe, newConcurrencyLimiter: func() waits { return waits{} }})

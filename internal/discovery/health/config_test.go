@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestConfigDefaults(t *testing.T) {
+func TestConfig_ZeroValue_HasDefaults(t *testing.T) {
 	t.Parallel()
 	cfg, err := Config{}.withDefaults()
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestConfigDefaults(t *testing.T) {
 	require.Equal(t, 100*time.Millisecond, cfg.ConnectTimeout, "connecting is part of the check")
 }
 
-func TestConfigNamesEveryProblem(t *testing.T) {
+func TestNew_InvalidConfig_NamesEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{
 		Interval: 999 * time.Millisecond, Timeout: time.Second, ConnectTimeout: 2 * time.Second, Path: "health",
@@ -54,7 +54,7 @@ func TestConfigNamesEveryProblem(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestCodes(t *testing.T) {
+func TestCodes_UnmarshalText(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]Codes{
 		"200":             {200},
@@ -73,7 +73,7 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-func TestAuthHidesItsValue(t *testing.T) {
+func TestAuth_Printed_HidesItsValue(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Auth: Auth{Header: "Authorization", Value: "s3cret", Hosts: []string{"a"}}}
 	var out bytes.Buffer
@@ -90,7 +90,7 @@ func TestAuthHidesItsValue(t *testing.T) {
 	require.Contains(t, out.String(), "Authorization")
 }
 
-func TestAuthAllows(t *testing.T) {
+func TestAuth_HostPatterns_AllowOnlyMatches(t *testing.T) {
 	t.Parallel()
 	auth := Auth{Header: "X-Key", Value: "x", Hosts: []string{"relayer.example", "oz-relayer-*", "10.0.0.1:3000"}}
 	for raw, want := range map[string]bool{

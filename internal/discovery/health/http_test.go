@@ -47,7 +47,7 @@ func answers(all ...string) func(net.Conn) {
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-func TestHTTPAnswers(t *testing.T) {
+func TestHTTPCheck_RawResponses_GiveVerdicts(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		answer string
@@ -81,7 +81,7 @@ func TestHTTPAnswers(t *testing.T) {
 }
 
 // Stale bytes on a kept-alive connection must not count as a response.
-func TestHTTPKeptConnectionThatIsStale(t *testing.T) {
+func TestHTTPKeptConnection_Stale_IsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, stale := range map[string]func(net.Conn){
 		"closed":                     answers(ok),
@@ -124,7 +124,7 @@ func TestHTTPKeptConnection_IgnoresResponseBeforeTheRequest(t *testing.T) {
 }
 
 // A dead service must be detected on a kept connection too, after at most one more request.
-func TestHTTPKeptConnectionAndADeadService(t *testing.T) {
+func TestHTTPKeptConnection_DeadService_IsDetected(t *testing.T) {
 	t.Parallel()
 	url, opened := script(t, answers(ok, ""), answers(""))
 	check := probeOf(t, patient, url)
@@ -135,7 +135,7 @@ func TestHTTPKeptConnectionAndADeadService(t *testing.T) {
 	require.Equal(t, 2, opened())
 }
 
-func TestHTTPAnswerInDrops(t *testing.T) {
+func TestHTTPCheck_ResponseByteByByte_TimesOut(t *testing.T) {
 	t.Parallel()
 	url, _ := script(t, func(conn net.Conn) {
 		for _, c := range "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1000) {
@@ -148,7 +148,7 @@ func TestHTTPAnswerInDrops(t *testing.T) {
 	require.EqualError(t, probeOf(t, Config{Timeout: 200 * time.Millisecond}, url)(), "no answer within 200ms")
 }
 
-func TestHTTPNotMoreConnectionsAreKeptThanMayBe(t *testing.T) {
+func TestHTTPKeptConnection_ManyServices_LimitsIdleConnections(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	open, opened := 0, 0
@@ -209,7 +209,7 @@ func TestHTTPNotMoreConnectionsAreKeptThanMayBe(t *testing.T) {
 }
 
 // A stopped checker must not wait for a hanging service.
-func TestHTTPCheckIsBrokenOff(t *testing.T) {
+func TestHTTPCheck_CheckerStops_IsCanceled(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1)
 	srv := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -231,7 +231,7 @@ func TestHTTPCheckIsBrokenOff(t *testing.T) {
 	require.Empty(t, c.Take(nil))
 }
 
-func TestHTTPCheckAllocatesLittle(t *testing.T) {
+func TestHTTPCheck_KeptConnection_AllocatesLittle(t *testing.T) {
 	// Not parallel, because allocations of other tests would count.
 	url, _ := script(t, func(conn net.Conn) {
 		for buf := make([]byte, 1<<10); ; {

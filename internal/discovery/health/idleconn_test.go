@@ -30,7 +30,7 @@ func come(t *testing.T, conn net.Conn) {
 }
 
 // Data that a service sends on a kept connection before the next request must not count as its response.
-func TestHTTPWhatComesOnAKeptConnection(t *testing.T) {
+func TestHTTPKeptConnection_DataBeforeTheRequest_IsNotItsResponse(t *testing.T) {
 	t.Parallel()
 	cert := httptest.NewTLSServer(nil)
 	cert.Close()

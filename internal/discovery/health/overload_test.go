@@ -16,7 +16,7 @@ import (
 
 // More checks than possible must only delay them: concurrency must not grow, no check may run twice to catch up, each
 // service must get its turn, and the log must report the beginning and the end.
-func TestOverload(t *testing.T) {
+func TestChecker_Overloaded_OnlyDelaysChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const services, limit = 2_000, 256
@@ -61,7 +61,7 @@ func TestOverload(t *testing.T) {
 }
 
 // A frozen process must be reported as a stall, not as an overload.
-func TestCatchingUpIsNoOverload(t *testing.T) {
+func TestChecker_ProcessFrozen_ReportsStallNotOverload(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var lost atomic.Int64
@@ -84,7 +84,7 @@ func TestCatchingUpIsNoOverload(t *testing.T) {
 }
 
 // Neither new targets nor existing ones may wait for all of the others.
-func TestNewTargetsAndOldOnesTakeTurns(t *testing.T) {
+func TestChecker_ManyNewTargets_AlternateWithOldOnes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -107,7 +107,7 @@ func TestNewTargetsAndOldOnesTakeTurns(t *testing.T) {
 	})
 }
 
-func TestReadyAtOnceForAChangeAndSeldomForNone(t *testing.T) {
+func TestReady_VerdictChanges_SignalsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)

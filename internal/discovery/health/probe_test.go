@@ -48,7 +48,7 @@ func serveHTTP(t *testing.T, h http.HandlerFunc) *httptest.Server {
 // patient gives a loaded machine time to respond; a hanging server in a test hangs longer.
 var patient = Config{Timeout: 9 * time.Second, ConnectTimeout: 9 * time.Second}
 
-func TestHTTPStatus(t *testing.T) {
+func TestHTTPCheck_StatusCodes_DecideTheVerdict(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		status int
@@ -84,7 +84,7 @@ func TestHTTPStatus(t *testing.T) {
 	}
 }
 
-func TestHTTPRequest(t *testing.T) {
+func TestHTTPCheck_BaseAndPath_AreJoined(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ base, path, want string }{
 		{"", "", "/health"},
@@ -108,7 +108,7 @@ func TestHTTPRequest(t *testing.T) {
 	}
 }
 
-func TestHTTPAuthOnlyForAllowedHosts(t *testing.T) {
+func TestHTTPCheck_HostNotAllowed_GetsNoAuthHeader(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1)
 	srv := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("X-Key") })
@@ -120,7 +120,7 @@ func TestHTTPAuthOnlyForAllowedHosts(t *testing.T) {
 	require.Empty(t, <-got)
 }
 
-func TestHTTPConnectionIsKept(t *testing.T) {
+func TestHTTPCheck_LargeBody_KeepsTheConnection(t *testing.T) {
 	t.Parallel()
 	var opened atomic.Int32
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -145,7 +145,7 @@ func TestHTTPConnectionIsKept(t *testing.T) {
 }
 
 // A misbehaving server must fail a check in time, without using much memory.
-func TestHTTPMisbehaviour(t *testing.T) {
+func TestHTTPCheck_ServerMisbehaves_FailsInTime(t *testing.T) {
 	t.Parallel()
 	hang := func(r *http.Request) { <-r.Context().Done() }
 	for name, test := range map[string]struct {
@@ -188,7 +188,7 @@ func TestHTTPMisbehaviour(t *testing.T) {
 	}
 }
 
-func TestHTTPBodyIsBounded(t *testing.T) {
+func TestHTTPCheck_EndlessBody_IsCutOff(t *testing.T) {
 	t.Parallel()
 	closed := make(chan struct{})
 	srv := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -204,7 +204,7 @@ func TestHTTPBodyIsBounded(t *testing.T) {
 	<-closed
 }
 
-func TestHTTPNotHTTP(t *testing.T) {
+func TestHTTPCheck_ResponseIsNotHTTP_Fails(t *testing.T) {
 	t.Parallel()
 	addr := serveRaw(t, func(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 1<<10))
@@ -246,7 +246,7 @@ func refused(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-func TestRefusedIsDefinite(t *testing.T) {
+func TestProbe_ConnectionRefused_IsDefinite(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"http", "https", "tcp", "grpc", "grpcs"} {
 		err := probeOf(t, patient, scheme+"://"+refused(t))()
@@ -256,7 +256,7 @@ func TestRefusedIsDefinite(t *testing.T) {
 	}
 }
 
-func TestConnectTimeout(t *testing.T) {
+func TestProbe_ConnectTimesOut_NamesTheStep(t *testing.T) {
 	t.Parallel()
 	unresolved := &net.DNSError{Err: "i/o timeout", Name: "oz-relayer-1", IsTimeout: true}
 	cfg := patient
@@ -278,7 +278,7 @@ func TestConnectTimeout(t *testing.T) {
 	}
 }
 
-func TestLocalFaults(t *testing.T) {
+func TestProbe_LocalFault_IsVoid(t *testing.T) {
 	t.Parallel()
 	for errno, want := range map[syscall.Errno]bool{
 		syscall.EMFILE: true, syscall.ENFILE: true, syscall.EADDRNOTAVAIL: true, syscall.ENOBUFS: true, syscall.ENOMEM: true,
@@ -296,7 +296,7 @@ func TestLocalFaults(t *testing.T) {
 	}
 }
 
-func TestHTTPS(t *testing.T) {
+func TestHTTPSCheck_UnknownCertificate_Fails(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -311,7 +311,7 @@ func TestHTTPS(t *testing.T) {
 	require.NoError(t, check())
 }
 
-func TestTCP(t *testing.T) {
+func TestTCPCheck_ConnectionAccepted_Succeeds(t *testing.T) {
 	t.Parallel()
 	accepted := make(chan struct{}, 1)
 	addr := serveRaw(t, func(net.Conn) { accepted <- struct{}{} })
@@ -319,7 +319,7 @@ func TestTCP(t *testing.T) {
 	<-accepted
 }
 
-func TestURLThatCannotBeChecked(t *testing.T) {
+func TestProbe_UnsupportedURL_Fails(t *testing.T) {
 	t.Parallel()
 	require.ErrorContains(t, probeOf(t, Config{}, "ftp://a:1")(), `scheme "ftp"`)
 	require.ErrorContains(t, probeOf(t, Config{}, "http://[")(), "does not parse")
@@ -343,7 +343,7 @@ func serveGRPC(t *testing.T, addr string, health healthpb.HealthServer, opts ...
 	return srv, ln.Addr().String()
 }
 
-func TestGRPC(t *testing.T) {
+func TestGRPCCheck_ServingStatus_DecidesTheVerdict(t *testing.T) {
 	t.Parallel()
 	health := grpchealth.NewServer()
 	srv, addr := serveGRPC(t, "127.0.0.1:0", health)
@@ -373,20 +373,20 @@ func TestGRPC(t *testing.T) {
 	require.NoError(t, whole())
 }
 
-func TestGRPCWithoutHealthService(t *testing.T) {
+func TestGRPCCheck_NoHealthService_Fails(t *testing.T) {
 	t.Parallel()
 	_, addr := serveGRPC(t, "127.0.0.1:0", nil)
 	require.ErrorContains(t, probeOf(t, patient, "grpc://"+addr)(), "Unimplemented")
 }
 
-func TestGRPCSilent(t *testing.T) {
+func TestGRPCCheck_ServerSilent_TimesOut(t *testing.T) {
 	t.Parallel()
 	addr := serveRaw(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	err := probeOf(t, Config{Timeout: 300 * time.Millisecond}, "grpc://"+addr)()
 	require.EqualError(t, err, "no answer within 300ms")
 }
 
-func TestGRPCS(t *testing.T) {
+func TestGRPCSCheck_AuthHeader_IsSent(t *testing.T) {
 	t.Parallel()
 	template := httptest.NewTLSServer(nil) // for its certificate
 	template.Close()
@@ -409,7 +409,7 @@ func TestGRPCS(t *testing.T) {
 	require.Equal(t, []string{"s3cret"}, <-auth)
 }
 
-func TestReasonIsShortAndValid(t *testing.T) {
+func TestReason_LongInvalidText_IsShortened(t *testing.T) {
 	t.Parallel()
 	got := reason(errors.New(strings.Repeat("é\xff", 200)))
 	require.LessOrEqual(t, len(got), maxReason+len("…"))
@@ -419,7 +419,7 @@ func TestReasonIsShortAndValid(t *testing.T) {
 	require.Equal(t, strings.ToValidUTF8(got, ""), got)
 }
 
-func TestURLWithoutAHost(t *testing.T) {
+func TestProbe_URLWithoutHost_Fails(t *testing.T) {
 	t.Parallel()
 	_, port, err := net.SplitHostPort(serveRaw(t, answers(ok)))
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFirstRoundIsAtOnceButBounded(t *testing.T) {
+func TestSchedule_FirstRound_IsAtOnceAndLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -34,7 +34,7 @@ func TestFirstRoundIsAtOnceButBounded(t *testing.T) {
 	})
 }
 
-func TestChecksAreOneIntervalApart(t *testing.T) {
+func TestSchedule_AnyTarget_IsCheckedOncePerInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -54,7 +54,7 @@ func TestChecksAreOneIntervalApart(t *testing.T) {
 	})
 }
 
-func TestChecksSpreadOverTheInterval(t *testing.T) {
+func TestSchedule_ManyTargets_SpreadOverTheInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -80,7 +80,7 @@ func TestChecksSpreadOverTheInterval(t *testing.T) {
 	})
 }
 
-func TestPhaseOutlivesTheChecker(t *testing.T) {
+func TestSchedule_CheckerRestarts_KeepsThePhase(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var at [2]time.Time
@@ -95,7 +95,7 @@ func TestPhaseOutlivesTheChecker(t *testing.T) {
 	})
 }
 
-func TestCheckNow(t *testing.T) {
+func TestCheckNow_KnownTargets_AreCheckedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -124,7 +124,7 @@ func TestCheckNow(t *testing.T) {
 	})
 }
 
-func TestCatchingUpDoesNotBurst(t *testing.T) {
+func TestSchedule_ProcessFrozen_CatchesUpWithoutBurst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var lost atomic.Int64

@@ -14,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process frozen for seconds finds every deadline passed; no service may be marked down.
-func TestFrozenCheckerRemovesNobody(t *testing.T) {
+func TestChecker_ProcessFrozen_MarksNoServiceDown(t *testing.T) {
 	t.Parallel()
 	for name, freeze := range map[string]struct {
 		frozen time.Duration
@@ -64,7 +63,7 @@ func TestFrozenCheckerRemovesNobody(t *testing.T) {
 }
 
 // A failure after the scheduler has already detected the freeze, within its timeout, must be void.
-func TestFailureSomeTimeAfterAFreezeIsVoid(t *testing.T) {
+func TestChecker_FailureAfterFreeze_IsVoid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var lost atomic.Int64
@@ -83,7 +82,7 @@ func TestFailureSomeTimeAfterAFreezeIsVoid(t *testing.T) {
 }
 
 // The scheduler was on time, but the check's goroutine had to wait: the failure must be void.
-func TestFailureNoticedLateIsVoid(t *testing.T) {
+func TestChecker_FailureNoticedLate_IsVoid(t *testing.T) {
 	t.Parallel()
 	for late, verdict := range map[time.Duration]Verdict{40 * time.Millisecond: Down, 60 * time.Millisecond: Unknown} {
 		synctest.Test(t, func(t *testing.T) {
@@ -101,7 +100,7 @@ func TestFailureNoticedLateIsVoid(t *testing.T) {
 	}
 }
 
-func TestAnswersReadLateStillCount(t *testing.T) {
+func TestChecker_DefiniteAnswerReadLate_Counts(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{answer("status 503"), &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -124,7 +123,7 @@ func TestAnswersReadLateStillCount(t *testing.T) {
 	}
 }
 
-func TestLocalFaultIsVoidAndRepeatedAtABoundedRate(t *testing.T) {
+func TestChecker_LocalFault_IsRepeatedAtLimitedRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		metrics := NewMetrics(nil)
@@ -153,7 +152,7 @@ func TestLocalFaultIsVoidAndRepeatedAtABoundedRate(t *testing.T) {
 	})
 }
 
-func TestVoidCheckIsRepeatedSoon(t *testing.T) {
+func TestChecker_VoidCheck_IsRepeatedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -169,7 +168,7 @@ func TestVoidCheckIsRepeatedSoon(t *testing.T) {
 	})
 }
 
-func TestCrowdedProcessTakesFewerChecksOn(t *testing.T) {
+func TestAdaptConcurrency_ProcessCrowded_StartsFewerChecks(t *testing.T) {
 	t.Parallel()
 	var seen waits
 	c, err := New(Config{MaxInFlight: 4096, newConcurrencyLimiter: func() waits { return seen }})
@@ -197,7 +196,7 @@ func TestCrowdedProcessTakesFewerChecksOn(t *testing.T) {
 	require.Equal(t, 4096, c.limit)
 }
 
-func TestCrowdSeesWaiting(t *testing.T) {
+func TestConcurrencyLimiter_Look_SharesAreConsistent(t *testing.T) {
 	t.Parallel()
 	var c concurrencyLimiter
 	require.Zero(t, c.measure())

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestOneFailureRemovesOneSuccessRestores(t *testing.T) {
+func TestVerdict_DefaultConfig_ChangesOnEachResult(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -39,7 +39,7 @@ func TestOneFailureRemovesOneSuccessRestores(t *testing.T) {
 	})
 }
 
-func TestRiseAndFall(t *testing.T) {
+func TestVerdict_RiseAndFall_CountConsecutiveResults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -70,7 +70,7 @@ func TestRiseAndFall(t *testing.T) {
 	})
 }
 
-func TestBlipsBelowFallChangeNothing(t *testing.T) {
+func TestVerdict_FailuresBelowFall_ChangeNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int64
@@ -94,7 +94,7 @@ func TestBlipsBelowFallChangeNothing(t *testing.T) {
 	})
 }
 
-func TestUnknownNeedsFallFailuresToo(t *testing.T) {
+func TestVerdict_Unknown_NeedsFallFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -108,7 +108,7 @@ func TestUnknownNeedsFallFailuresToo(t *testing.T) {
 	})
 }
 
-func TestNewURLIsUnknownUntilChecked(t *testing.T) {
+func TestVerdict_NewURL_IsUnknownUntilChecked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
@@ -139,7 +139,7 @@ func TestNewURLIsUnknownUntilChecked(t *testing.T) {
 	})
 }
 
-func TestRemovedTargetReportsNothing(t *testing.T) {
+func TestRemove_PendingResult_IsDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)

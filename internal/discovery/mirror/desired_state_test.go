@@ -9,7 +9,7 @@ import (
 )
 
 // A fleet too large for one script must be listed completely in several.
-func TestLargeFleetComesInSteps(t *testing.T) {
+func TestDesiredState_LargeFleet_IsWrittenInSteps(t *testing.T) {
 	t.Parallel()
 	l := newDesiredState(1)
 	fleet := make([]Entry, 2*changeBatch+20)

@@ -17,7 +17,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror/mirrortest"
 )
 
-func TestUnconfirmedLeaderWritesNothing(t *testing.T) {
+func TestFence_LeaderNotConfirmed_WritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		q := &quorum{leader: 1}
@@ -40,7 +40,7 @@ func TestUnconfirmedLeaderWritesNothing(t *testing.T) {
 	})
 }
 
-func TestRemovalsAskTheQuorumAgain(t *testing.T) {
+func TestFence_Removal_AsksTheQuorumAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		q := &quorum{leader: 1}
@@ -60,7 +60,7 @@ func TestRemovalsAskTheQuorumAgain(t *testing.T) {
 
 // A leader is paused between its last confirmation and its write. In the meantime it is deposed, the new leader
 // writes, and Redis fails over to a copy from before that. The deadline alone must refuse the write.
-func TestLeaderStoppedInMidWrite(t *testing.T) {
+func TestFence_LeaderPausedDuringWrite_IsRefused(t *testing.T) {
 	for name, skew := range map[string]time.Duration{"SameClock": 0, "RedisAhead": time.Hour, "RedisBehind": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestLeaderStoppedInMidWrite(t *testing.T) {
 	}
 }
 
-func TestRedisClockJumps(t *testing.T) {
+func TestFence_RedisClockJumps_WritesContinue(t *testing.T) {
 	for _, jump := range []time.Duration{time.Hour, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			store := mirrortest.NewMemory()
@@ -122,7 +122,7 @@ func TestRedisClockJumps(t *testing.T) {
 }
 
 // A Redis slower than the lease must get no writes; a faster one must get them.
-func TestRedisSlow(t *testing.T) {
+func TestFence_RedisSlowerThanTheLease_RefusesWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		var mu sync.Mutex
@@ -167,7 +167,7 @@ func TestRedisSlow(t *testing.T) {
 }
 
 // A confirmation must not be used after the lease, counted from the request.
-func TestQuorumSlow(t *testing.T) {
+func TestFence_QuorumSlow_LeaseCountsFromTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		var mu sync.Mutex
@@ -195,7 +195,7 @@ func TestQuorumSlow(t *testing.T) {
 	})
 }
 
-func TestOtherLeaderships(t *testing.T) {
+func TestClaim_OtherLeadership_IsRefused(t *testing.T) {
 	held := func(cluster, epoch, seq, leader string) *mirrortest.Memory {
 		store := mirrortest.NewMemory()
 		store.HSet("relayer:meta", "cluster", cluster, "epoch", epoch, "seq", seq, "leader", leader, "kinds", "relayer")
@@ -236,7 +236,7 @@ func TestOtherLeaderships(t *testing.T) {
 	}
 }
 
-func TestDeposedLeaderIsRefused(t *testing.T) {
+func TestFence_LeaderDeposed_IsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		old := start(t, mirror.Config{Store: store, Epoch: 1}) // its quorum confirms everything
@@ -256,7 +256,7 @@ func TestDeposedLeaderIsRefused(t *testing.T) {
 
 // A director restarted within its epoch must continue the previous one's state, and that one's writes in flight must
 // count as older.
-func TestSecondWriterOfAnEpoch(t *testing.T) {
+func TestClaim_SecondWriterOfAnEpoch_Continues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		first := start(t, mirror.Config{Store: store})
@@ -345,7 +345,7 @@ func (l *link) Write(ctx context.Context, w mirror.Write) (mirror.Reply, error) 
 // Leaders change while links fail in every way, and Redis is emptied and replaced by old copies. Isolated leaders find
 // all services down at the moment of their deposition. No write may remove a service that is always up, and in the end
 // Redis must hold the true state.
-func TestNoHealthyServiceEverLeaves(t *testing.T) {
+func TestWriter_RandomFaults_RemovesNoHealthyService(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))

@@ -15,7 +15,7 @@ import (
 )
 
 // Lua in Redis has no calendar functions, so the script's formatting must match Go's.
-func TestScriptFormatsTime(t *testing.T) {
+func TestScript_RFC3339_MatchesGo(t *testing.T) {
 	t.Parallel()
 	script := redis.NewScript(metaLua + `
 local out = {}

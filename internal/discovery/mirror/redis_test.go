@@ -53,7 +53,7 @@ func wide(cfg mirror.Config) mirror.Config {
 	return cfg
 }
 
-func TestRedisStopsAndReturns(t *testing.T) {
+func TestWriter_RedisRestarts_WritesAgain(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	s.Stop()
@@ -86,7 +86,7 @@ func TestRedisStopsAndReturns(t *testing.T) {
 }
 
 // A write remains in the socket of a hanging Redis beyond the lease, while its leader is deposed. It must be refused.
-func TestRedisHangsWithAWriteInItsSocket(t *testing.T) {
+func TestFence_RedisHangsWithWriteInSocket_IsRefused(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	q := &quorum{leader: 1}
@@ -134,7 +134,7 @@ func members(t *testing.T, client redis.UniversalClient, key string) []string {
 }
 
 // Redis fails over to a replica that had stopped replicating.
-func TestRedisFailsOverToAStaleCopy(t *testing.T) {
+func TestWriter_RedisFailsOverToStaleCopy_RepairsIt(t *testing.T) {
 	t.Parallel()
 	s, replica := testredis.Start(t), testredis.Start(t)
 	var book logbook
@@ -157,7 +157,7 @@ func TestRedisFailsOverToAStaleCopy(t *testing.T) {
 	eventually(t, "the rewrite to be logged", func() bool { return len(book.with("redis lost the mirror")) > 0 })
 }
 
-func TestRedisRefusals(t *testing.T) {
+func TestWriter_RedisReturnsError_ReportsAndRecovers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		server []string
@@ -212,7 +212,7 @@ func TestRedisRefusals(t *testing.T) {
 	}
 }
 
-func TestRedisClusterNeedsAHashTag(t *testing.T) {
+func TestWriter_RedisClusterWithoutHashTag_ReportsTheReason(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t, "--cluster-enabled", "yes")
 	require.NoError(t, s.Client().ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
@@ -229,7 +229,7 @@ func TestRedisClusterNeedsAHashTag(t *testing.T) {
 
 // During several leader changes, deposed leaders continue to write their view. Redis's own command log must not
 // contain a removal of a healthy service, and a polling reader must always find all of them.
-func TestNoCommandTakesAHealthyServiceOut(t *testing.T) {
+func TestWriter_DeposedLeadersWrite_HealthyServicesStay(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	healthy := numbered(100)
@@ -291,7 +291,7 @@ func TestNoCommandTakesAHealthyServiceOut(t *testing.T) {
 	require.Equal(t, map[string]int{"falls": 1}, removed)
 }
 
-func TestTenThousandServices(t *testing.T) {
+func TestWriter_TenThousandServices_NewLeaderRemovesNone(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	ids := numbered(10_000)
@@ -333,7 +333,7 @@ func TestTenThousandServices(t *testing.T) {
 }
 
 // The Writer must work on miniredis, which rollcall-dev uses.
-func TestWriterOnMiniredis(t *testing.T) {
+func TestWriter_OnMiniredis_Works(t *testing.T) {
 	t.Parallel()
 	s := miniredis.RunT(t)
 	client := newClient(t, "redis://"+s.Addr()+patient)
@@ -348,7 +348,7 @@ func TestWriterOnMiniredis(t *testing.T) {
 	require.NoError(t, w.stop())
 }
 
-func TestTakeOver(t *testing.T) {
+func TestTakeOver_OldClusterRuns_NewClusterClaims(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	client := newClient(t, s.URL()+patient)

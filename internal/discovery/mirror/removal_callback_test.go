@@ -15,7 +15,7 @@ import (
 
 // Removals must be reported once they are true: not while Redis is away, not after a refused write, and also after a
 // write whose answer was lost.
-func TestRemovedIsToldOfWhatLeftTheSets(t *testing.T) {
+func TestRemoved_WriteFailsOrSucceeds_ReportsRemovalsOnceTrue(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(do func()) error{
 		"not sent":        func(func()) error { return errAway },

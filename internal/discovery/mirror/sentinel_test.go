@@ -17,7 +17,7 @@ import (
 )
 
 // Real sentinels fail over to a replica, and the Writer must continue there.
-func TestWriterFollowsSentinels(t *testing.T) {
+func TestWriter_SentinelFailover_ContinuesOnTheReplica(t *testing.T) {
 	t.Parallel()
 	const password = "s3cret"
 	master, replica := testredis.Start(t, "--requirepass", password), testredis.Start(t, "--requirepass", password, "--masterauth", password)

@@ -39,23 +39,23 @@ func shared(t *testing.T, url, prefix string) func(t *testing.T) mirrortest.Back
 	}
 }
 
-func TestMemoryConforms(t *testing.T) {
+func TestStore_Memory_Conforms(t *testing.T) {
 	t.Parallel()
 	mirrortest.Run(t, func(*testing.T) mirrortest.Backend { return mirrortest.NewMemory() })
 }
 
-func TestMiniredisConforms(t *testing.T) {
+func TestStore_Miniredis_Conforms(t *testing.T) {
 	t.Parallel()
 	mirrortest.Run(t, shared(t, "redis://"+miniredis.RunT(t).Addr(), "dev%d:"))
 }
 
-func TestRedisConforms(t *testing.T) {
+func TestStore_Redis_Conforms(t *testing.T) {
 	t.Parallel()
 	mirrortest.Run(t, shared(t, testredis.Start(t).URL(), "prod%d:"))
 }
 
 // A Redis Cluster refuses a script that names keys of several slots, or uses undeclared keys.
-func TestRedisClusterConforms(t *testing.T) {
+func TestStore_RedisCluster_Conforms(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t, "--cluster-enabled", "yes")
 	require.NoError(t, s.Client().ClusterAddSlotsRange(t.Context(), 0, 16383).Err())

@@ -29,7 +29,7 @@ func settle(d time.Duration) {
 // pass advances the bubble's clock.
 func pass(d time.Duration) { <-time.After(d) }
 
-func TestConfigComplaints(t *testing.T) {
+func TestNew_InvalidConfig_ReportsEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := mirror.New(mirror.Config{Lease: -1, Audit: -1})
 	for _, complaint := range []string{"no client", "no cluster id", "no node id", "epoch 0", "confirm", "lease is negative", "audit is negative"} {
@@ -41,7 +41,7 @@ func TestConfigComplaints(t *testing.T) {
 	require.ErrorContains(t, err, "2^53")
 }
 
-func TestClaimComesFirstAndAtOnce(t *testing.T) {
+func TestWriter_Started_ClaimsFirstAndAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		store.SAdd(active, "oz-relayer-0", "ghost")
@@ -68,7 +68,7 @@ func TestClaimComesFirstAndAtOnce(t *testing.T) {
 	})
 }
 
-func TestNewLeaderInheritsHealth(t *testing.T) {
+func TestWriter_NewLeader_InheritsHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		first := start(t, mirror.Config{Store: store, Epoch: 1})
@@ -111,7 +111,7 @@ func TestNewLeaderInheritsHealth(t *testing.T) {
 	})
 }
 
-func TestHashesSayWhatWasFound(t *testing.T) {
+func TestWriter_StatusHash_HasTheCheckResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		w := start(t, mirror.Config{Store: store, Epoch: 4})
@@ -128,7 +128,7 @@ func TestHashesSayWhatWasFound(t *testing.T) {
 	})
 }
 
-func TestKeyNames(t *testing.T) {
+func TestKeys_WithPrefix_HaveTheirNames(t *testing.T) {
 	t.Parallel()
 	k := mirror.Keys{Prefix: "{p}:"}
 	require.Equal(t, "{p}:relayer:active", k.Active("relayer"))
@@ -143,7 +143,7 @@ func TestKeyNames(t *testing.T) {
 	}
 }
 
-func TestMembership(t *testing.T) {
+func TestWriter_StatusChanges_MembershipFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		w := start(t, mirror.Config{Store: store})
@@ -197,7 +197,7 @@ func TestMembership(t *testing.T) {
 	})
 }
 
-func TestManyUpdatesMakeFewWrites(t *testing.T) {
+func TestWriter_ManyUpdates_MakeFewWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		w := start(t, mirror.Config{Store: store})
@@ -231,7 +231,7 @@ func TestManyUpdatesMakeFewWrites(t *testing.T) {
 	})
 }
 
-func TestHeartbeatKeepsUpdatedAtTrue(t *testing.T) {
+func TestHeartbeat_NoChanges_KeepsUpdatedAtCurrent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		store.SetSkew(-3 * time.Hour) // Redis's clock is used
@@ -252,7 +252,7 @@ func TestHeartbeatKeepsUpdatedAtTrue(t *testing.T) {
 // away makes every operation fail as if there were no listener.
 func away(context.Context, mirror.Op, func()) error { return errAway }
 
-func TestRedisAway(t *testing.T) {
+func TestWriter_RedisIsAway_ReportsAndRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		var book logbook
@@ -318,7 +318,7 @@ func metric(t *testing.T, reg *prometheus.Registry, name, label string) float64 
 }
 
 // A server that returns an error must be retried more often, because a retry costs it nothing.
-func TestRedisRefuses(t *testing.T) {
+func TestWriter_RedisRefuses_RetriesMoreOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		var book logbook
@@ -345,7 +345,7 @@ func TestRedisRefuses(t *testing.T) {
 
 // A write without an answer may have been applied, may not, or may be applied later. Readers must see each change
 // once.
-func TestUnknownOutcomes(t *testing.T) {
+func TestWriter_OutcomeUnknown_ReadersSeeEachChangeOnce(t *testing.T) {
 	for name, hook := range map[string]func(do func()) error{
 		"NotDone": func(func()) error { return errAway },
 		"Done":    func(do func()) error { do(); return errAway },
@@ -394,8 +394,7 @@ func TestUnknownOutcomes(t *testing.T) {
 	}
 }
 
-// A change during a write must not be lost.
-func TestNewsDuringAWrite(t *testing.T) {
+func TestWriter_ChangeDuringWrite_IsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		w := start(t, mirror.Config{Store: store})
@@ -428,7 +427,7 @@ func TestNewsDuringAWrite(t *testing.T) {
 
 // A removal without an answer counts as done. If the service becomes unknown in the meantime, its absence must not be
 // repaired.
-func TestRemovalOfUnknownOutcomeIsNotTakenBack(t *testing.T) {
+func TestWriter_RemovalOfUnknownOutcome_IsNotUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		w := start(t, mirror.Config{Store: store})
@@ -451,7 +450,7 @@ func TestRemovalOfUnknownOutcomeIsNotTakenBack(t *testing.T) {
 	})
 }
 
-func TestLostDataIsWrittenAgain(t *testing.T) {
+func TestWriter_RedisFlushed_WritesEverythingAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		reg := prometheus.NewRegistry()
@@ -494,7 +493,7 @@ func TestLostDataIsWrittenAgain(t *testing.T) {
 }
 
 // A listed service must stay listed until it has been checked, even if only the stale copy listed it.
-func TestStaleCopyBeforeTheFirstCheckRemovesNothing(t *testing.T) {
+func TestWriter_StaleCopyBeforeFirstCheck_RemovesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		store.SAdd(active, "a")
@@ -509,7 +508,7 @@ func TestStaleCopyBeforeTheFirstCheckRemovesNothing(t *testing.T) {
 	})
 }
 
-func TestMeddlingIsRepaired(t *testing.T) {
+func TestAudit_SetsChangedByOthers_AreRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		reg := prometheus.NewRegistry()
@@ -547,7 +546,7 @@ func TestMeddlingIsRepaired(t *testing.T) {
 }
 
 // Each id must be only in its own kind's set, even if its kind changes.
-func TestAnIDListedTwice(t *testing.T) {
+func TestWriter_IDInTwoSets_StaysInItsKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
 		store.HSet("relayer:meta", "cluster", "c", "epoch", "1", "seq", "1", "leader", "x", "kinds", "relayer,worker")

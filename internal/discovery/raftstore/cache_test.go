@@ -24,7 +24,7 @@ func entry(index uint64, size int) *raft.Log {
 	return &raft.Log{Index: index, Term: index, Data: make([]byte, size)}
 }
 
-func TestCacheAnswersForTheNewestEntries(t *testing.T) {
+func TestCache_NewestEntries_AreReadFromMemory(t *testing.T) {
 	t.Parallel()
 	below := &counted{InmemStore: raft.NewInmemStore()}
 	c := newCache(below)
@@ -58,7 +58,7 @@ func TestCacheAnswersForTheNewestEntries(t *testing.T) {
 	read(2, false)
 }
 
-func TestCacheIsBoundedByBytes(t *testing.T) {
+func TestCache_LargeEntries_AreLimitedByBytes(t *testing.T) {
 	t.Parallel()
 	below := &counted{InmemStore: raft.NewInmemStore()}
 	c := newCache(below)
@@ -75,7 +75,7 @@ func TestCacheIsBoundedByBytes(t *testing.T) {
 	require.EqualValues(t, 50, l.Index)
 }
 
-func TestCacheIsBoundedThoughEntriesAreEmpty(t *testing.T) {
+func TestCache_EmptyEntries_AreLimited(t *testing.T) {
 	t.Parallel()
 	c := newCache(&forgetful{InmemStore: raft.NewInmemStore()})
 	for i := range uint64(2 * cacheBytes / entryBytes) {
@@ -89,7 +89,7 @@ type forgetful struct{ *raft.InmemStore }
 func (f *forgetful) StoreLogs([]*raft.Log) error { return nil }
 
 // A leader's entries are part of its pending futures, which the cache must not retain.
-func TestCacheKeepsNothingBesideTheEntry(t *testing.T) {
+func TestCache_StoredEntry_RetainsNoFuture(t *testing.T) {
 	t.Parallel()
 	c := newCache(&forgetful{InmemStore: raft.NewInmemStore()})
 	waiting := &struct {
@@ -103,7 +103,7 @@ func TestCacheKeepsNothingBesideTheEntry(t *testing.T) {
 	require.Len(t, c.entries, 1)
 }
 
-func TestCacheKeepsNothingThatWasNotStored(t *testing.T) {
+func TestCache_StoreFails_KeepsNothing(t *testing.T) {
 	t.Parallel()
 	c := newCache(&failing{InmemStore: raft.NewInmemStore()})
 	require.Error(t, c.StoreLog(entry(1, 10)))

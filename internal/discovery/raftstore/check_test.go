@@ -15,7 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 )
 
-func TestTornFile(t *testing.T) {
+func TestOpen_TornFile_IsRefused(t *testing.T) {
 	t.Parallel()
 	pageSize := int64(os.Getpagesize())
 	overwrite := func(at, length int64, with byte) func(*testing.T, string) {
@@ -62,8 +62,8 @@ func TestTornFile(t *testing.T) {
 	}
 }
 
-// If the newest meta page is damaged, the previous commit must be used, as bbolt intends.
-func TestTornCommit(t *testing.T) {
+// bbolt has two meta pages, so that the commit before the damaged one can still be read.
+func TestOpen_NewestMetaPageDamaged_UsesThePreviousCommit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := write(t, dir, 10)
@@ -89,7 +89,7 @@ func TestTornCommit(t *testing.T) {
 }
 
 // For random damage the process must survive. A file that passes the check must return every entry or a fatal error.
-func TestAnyDamage(t *testing.T) {
+func TestOpen_RandomDamage_ProcessSurvives(t *testing.T) {
 	t.Parallel()
 	const entries = 300
 	content, err := os.ReadFile(write(t, t.TempDir(), entries))

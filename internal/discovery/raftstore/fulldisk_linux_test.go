@@ -14,7 +14,7 @@ import (
 
 // A full disk must end the process without data loss. The test uses a separate file system if mounting is allowed, and
 // a process with a file size limit.
-func TestFullDisk(t *testing.T) {
+func TestStores_DiskFull_EndsWithoutDataLoss(t *testing.T) {
 	t.Parallel()
 	t.Run("file size limit", func(t *testing.T) {
 		t.Parallel()

@@ -13,7 +13,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 )
 
-func TestHCLogWritesToSlog(t *testing.T) {
+func TestHCLog_Messages_AreWrittenToSlog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	logger := raftstore.NewHCLog(slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{

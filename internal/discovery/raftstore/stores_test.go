@@ -70,7 +70,7 @@ func requireError(t *testing.T, err error, path, remedy string) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-func TestStateIsKept(t *testing.T) {
+func TestOpen_Reopened_KeepsState(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	stores := open(t, dir)
@@ -116,7 +116,7 @@ func TestStateIsKept(t *testing.T) {
 	require.Equal(t, "three", string(entry.Data))
 }
 
-func TestSnapshotsAreKeptTwoAtATime(t *testing.T) {
+func TestSnapshots_ThreeTaken_KeepsTwo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, dir, 40)
@@ -140,14 +140,14 @@ func TestSnapshotsAreKeptTwoAtATime(t *testing.T) {
 	require.Equal(t, "state 30", string(state))
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestOpen_InvalidConfig_ReportsEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := raftstore.Open(raftstore.Config{})
 	require.ErrorContains(t, err, "no data folder")
 	require.ErrorContains(t, err, "no handler of fatal errors")
 }
 
-func TestSecondProcessIsTurnedAway(t *testing.T) {
+func TestOpen_FolderInUse_IsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	first := open(t, dir)
@@ -159,7 +159,7 @@ func TestSecondProcessIsTurnedAway(t *testing.T) {
 	open(t, dir)
 }
 
-func TestUnusableFolder(t *testing.T) {
+func TestOpen_FolderIsFile_Fails(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(dir, nil, 0o600))
@@ -168,7 +168,7 @@ func TestUnusableFolder(t *testing.T) {
 	require.True(t, ok, "%v", err)
 }
 
-func TestLostLogBesideSnapshot(t *testing.T) {
+func TestOpen_LogLostWithSnapshot_IsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := write(t, dir, 10)
@@ -181,7 +181,7 @@ func TestLostLogBesideSnapshot(t *testing.T) {
 	require.ErrorContains(t, err, "the vote is missing")
 }
 
-func TestLostSnapshotBeforeLog(t *testing.T) {
+func TestOpen_SnapshotLostBeforeLog_IsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := write(t, dir, 10)
@@ -213,7 +213,7 @@ func fatality(t *testing.T, dir string, f func(*raftstore.Stores)) error {
 	return <-fatal
 }
 
-func TestTornSnapshotIsFatal(t *testing.T) {
+func TestSnapshots_TornSnapshot_IsFatal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, dir, 10)
@@ -226,13 +226,13 @@ func TestTornSnapshotIsFatal(t *testing.T) {
 	requireError(t, err, path, startOver)
 }
 
-func TestReplacedSnapshotIsNotFatal(t *testing.T) {
+func TestSnapshots_SnapshotReplaced_IsNotFatal(t *testing.T) {
 	t.Parallel()
 	_, _, err := open(t, t.TempDir()).Snapshots().Open("1-1-1")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestFaultAtRunTimeIsFatal(t *testing.T) {
+func TestStores_FaultAtRunTime_IsFatal(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]func(*raftstore.Stores){
 		"read":   func(s *raftstore.Stores) { _ = s.Logs().GetLog(1, new(raft.Log)) },
@@ -259,7 +259,7 @@ func TestFaultAtRunTimeIsFatal(t *testing.T) {
 	}
 }
 
-func TestUndecodableEntryIsFatal(t *testing.T) {
+func TestGetLog_UndecodableEntry_IsFatal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := write(t, dir, 3)

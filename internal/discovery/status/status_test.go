@@ -56,7 +56,7 @@ func answer(services ...*rollcallv1.ServiceStatus) *rollcallv1.GetStatusResponse
 }
 
 // The report must have the contract's fields, by name, order and form; other fields are extensions.
-func TestReport(t *testing.T) {
+func TestReport_AllFields_HaveNameOrderAndForm(t *testing.T) {
 	t.Parallel()
 	a := answer(relayer(0, up, true), relayer(1, down, false), relayer(2, rollcallv1.Verdict_VERDICT_UNKNOWN, true),
 		&rollcallv1.ServiceStatus{Id: "signer-1", Kind: "signer", Verdict: up, Active: true})
@@ -96,7 +96,7 @@ func says(a *rollcallv1.GetStatusResponse) func(context.Context) (*rollcallv1.Ge
 	return func(context.Context) (*rollcallv1.GetStatusResponse, error) { return a, nil }
 }
 
-func TestVerdict(t *testing.T) {
+func TestStatus_FleetAndMirror_DecideTheVerdict(t *testing.T) {
 	t.Parallel()
 	away := answer(relayer(0, up, true))
 	away.Mirror.Connected = false
@@ -146,7 +146,7 @@ func TestVerdict(t *testing.T) {
 }
 
 // Without a leader the node's own replica must provide the number of relayers.
-func TestLeaderless(t *testing.T) {
+func TestStatus_NoLeader_CountsFromTheOwnReplica(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Config{
 		Interval: 4 * time.Second,
@@ -183,7 +183,7 @@ func (s *Server) page() (code int, body string, took time.Duration) {
 	return w.Code, w.Body.String(), time.Since(began)
 }
 
-func TestConcurrentReadersShareAQuestion(t *testing.T) {
+func TestStatus_ConcurrentReaders_ShareOneRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
@@ -213,7 +213,7 @@ func TestConcurrentReadersShareAQuestion(t *testing.T) {
 
 // A slow or silent leader must not cause a refusal while it is the known leader: its last answer must be returned with
 // its age.
-func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
+func TestStatus_LeaderSlow_ReturnsTheLastAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var takes atomic.Int64
@@ -272,7 +272,7 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 }
 
 // A slow reader must get one consistent answer, even if new answers arrive meanwhile.
-func TestSlowReader(t *testing.T) {
+func TestStatus_SlowReader_GetsOneConsistentAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked int
@@ -300,7 +300,7 @@ func TestSlowReader(t *testing.T) {
 }
 
 // Without a leader, no leader's earlier answer may be used.
-func TestLastAnswerDoesNotOutliveTheLeader(t *testing.T) {
+func TestStatus_LeaderLost_DropsTheLastAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool
@@ -320,7 +320,7 @@ func TestLastAnswerDoesNotOutliveTheLeader(t *testing.T) {
 	})
 }
 
-func TestHealthAndReadiness(t *testing.T) {
+func TestServer_HealthReadinessAndMetrics_AreServed(t *testing.T) {
 	t.Parallel()
 	var notReady atomic.Bool
 	reg := prometheus.NewRegistry()
@@ -353,7 +353,7 @@ func TestHealthAndReadiness(t *testing.T) {
 	require.Equal(t, 404, code)
 }
 
-func TestBadRequests(t *testing.T) {
+func TestServer_BadRequests_AreRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Config{})
 	for name, c := range map[string]struct{ request, want string }{
@@ -376,7 +376,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-func TestSlowLoris(t *testing.T) {
+func TestServer_SlowHeaders_ClosesTheConnection(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Config{})
 	conn, err := net.Dial("tcp", s.Addr().String())
@@ -391,7 +391,7 @@ func TestSlowLoris(t *testing.T) {
 	require.Equal(t, 200, code)
 }
 
-func TestShutdownFinishesWhatIsRunning(t *testing.T) {
+func TestShutdown_RequestRunning_IsFinished(t *testing.T) {
 	t.Parallel()
 	entered, release := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -414,7 +414,7 @@ func TestShutdownFinishesWhatIsRunning(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-func TestAddressInUse(t *testing.T) {
+func TestOpen_AddressInUse_Fails(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Config{})
 	_, err := Open(t.Context(), Config{Listen: s.Addr().String()})
@@ -422,7 +422,7 @@ func TestAddressInUse(t *testing.T) {
 }
 
 // A fleet of ten thousand must be written completely, as valid JSON.
-func TestLargeFleet(t *testing.T) {
+func TestStatus_LargeFleet_IsWrittenCompletely(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Config{Status: says(many(10_000))})
 	code, body := get(t, s, "/status")

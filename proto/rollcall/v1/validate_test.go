@@ -25,7 +25,7 @@ func labels(n, valueBytes int) map[string]string {
 	return m
 }
 
-func TestValidate(t *testing.T) {
+func TestValidate_EveryField_ReportsViolations(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
@@ -99,7 +99,7 @@ func TestValidate(t *testing.T) {
 	require.Len(t, (*Service)(nil).Validate(), 3)
 }
 
-func TestValidateURL(t *testing.T) {
+func TestValidateURL_EveryForm_ReportsTheViolation(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ url, want string }{
 		{"http://oz-relayer-1:3000", ""},
@@ -156,7 +156,7 @@ func TestValidateURL(t *testing.T) {
 	}
 }
 
-func TestCheckDNSLabel(t *testing.T) {
+func TestCheckDNSLabel_EveryForm_AcceptsOnlyLabels(t *testing.T) {
 	t.Parallel()
 	for label, ok := range map[string]bool{
 		"a": true, "0": true, "a-b": true, "oz-relayer-1": true, "a--b": true, strings.Repeat("z", 63): true,
