@@ -75,7 +75,7 @@ type fixedFleet struct {
 	members []member
 	away    map[string]bool // by URL
 	asked   atomic.Int64
-	inUse   atomic.Int64 // choices whose Done was not called
+	inUse   atomic.Int64          // choices whose Done was not called
 	slow    func(context.Context) // called before each submission, if set, with its context
 }
 
