@@ -25,7 +25,8 @@
 //	failures  Recent success. A relayer that fails every second request, which closes its breaker each time, is expensive. So is one
 //	          without a scope that rejects requests: its own account or policy may be the reason.
 //	silence   The share of its unmined transactions that have no hash after some seconds, or that it does not count as pending.
-//	          A relayer that accepts and never sends is expensive, however fast it accepts.
+//	          A relayer that accepts and never sends is expensive, however fast it accepts. One that does not count its
+//	          transactions stays expensive for about a minute after it has too few of them for a comparison.
 //
 // Paused and disabled relayers are passed over, and so are those whose breaker is open. One fault opens it, at first for a
 // second, then for twice as long each time up to half a minute. Then one request is tried. A relayer that asks for a pause

@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net/http"
 	"slices"
@@ -21,13 +22,15 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/consumer"
 	"github.com/rollcall-dev/rollcall/internal/relay/fleet"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
 
 // world has a Redis as the discovery cluster leaves it, stand-ins for relayers, and a fleet.
 type world struct {
@@ -37,6 +40,7 @@ type world struct {
 	mu       sync.Mutex // guards relayers, which the fleet's store reads
 	relayers map[string]*upstreamtest.Relayer
 	registry *prometheus.Registry
+	db       *database // nil: Outstanding counts
 }
 
 // Outstanding counts what the store would: the transactions that the stand-ins have accepted and not mined.
@@ -62,6 +66,15 @@ func (w *world) Outstanding(_ context.Context, stuckAfter time.Duration) (all []
 // setup starts relayers, which mine a transaction within half a second, and lists them in Redis.
 func setup(t *testing.T, ids []string, edit ...func(*fleet.Config)) *world {
 	t.Helper()
+	return setupWorld(t, ids, func(_ *world, cfg *fleet.Config) {
+		for _, e := range edit {
+			e(cfg)
+		}
+	})
+}
+
+func setupWorld(t *testing.T, ids []string, edit func(*world, *fleet.Config)) *world {
+	t.Helper()
 	w := &world{t: t, redis: testredis.Start(t), relayers: map[string]*upstreamtest.Relayer{}, registry: prometheus.NewRegistry()}
 	for _, id := range ids {
 		w.relayers[id] = upstreamtest.Start(t, upstreamtest.Options{Scope: "scope-of-" + id, Mine: 500 * time.Millisecond})
@@ -75,9 +88,7 @@ func setup(t *testing.T, ids []string, edit ...func(*fleet.Config)) *world {
 			return upstream.New(upstream.Config{URL: url, Key: upstreamtest.Key, SubmitTimeout: 5 * time.Second})
 		},
 	}
-	for _, e := range edit {
-		e(&cfg)
-	}
+	edit(w, &cfg)
 	w.Fleet = fleet.New(cfg)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -145,50 +156,76 @@ func (w *world) gauge(name string) float64 {
 	return 0
 }
 
-// submit chooses a relayer and submits one transaction, as the consumer does. It returns the relayer's id, or "".
-func (w *world) submit(ctx context.Context) string {
+// submit chooses a relayer and submits one transaction, as the consumer does. It reports the choice, and returns the relayer's id,
+// or "".
+func (w *world) submit(ctx context.Context, chosen ...func(id string)) string {
 	choice, ok := w.Choose(consumer.Want{})
 	if !ok {
 		return ""
+	}
+	for _, report := range chosen {
+		report(choice.Route.Relayer)
 	}
 	to := common.Address{1}
 	result := choice.Relayer.Submit(ctx, upstream.Submission{
 		RelayerID: choice.Route.RelayerID, Scope: choice.Route.Scope, IdempotencyKey: uuid.NewString(), To: &to, Value: big.NewInt(1), GasLimit: 100_000,
 	})
+	if w.db != nil && result.Outcome == upstream.Accepted {
+		route := choice.Route
+		route.RelayerTx = result.Transaction.ID
+		w.db.mu.Lock()
+		w.db.accepted = append(w.db.accepted, route)
+		w.db.mu.Unlock()
+	}
 	choice.Done(&result)
 	return choice.Route.Relayer
 }
 
-// load submits with some workers, each with a pause between its submissions.
+// patience limits waits for which nothing is promised.
+const patience = 30 * time.Second
+
+// load submits 100 transactions a second, each by a goroutine of its own, as the consumer does. It records each choice.
 type load struct {
-	mu     sync.Mutex
-	counts map[string]int
-	total  int
+	w  *world
+	mu sync.Mutex
+	// choices are all choices, in their order.
+	choices []choice
 }
 
-func (w *world) load(workers int, pause time.Duration) *load {
-	l := &load{counts: map[string]int{}}
+type choice struct {
+	at time.Time
+	id string
+}
+
+func (w *world) load() *load {
+	l := &load{w: w}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	var all sync.WaitGroup
-	for range workers {
-		all.Go(func() {
-			tick := time.NewTicker(pause)
-			defer tick.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-				}
-				if id := w.submit(ctx); id != "" {
-					l.mu.Lock()
-					l.counts[id]++
-					l.total++
-					l.mu.Unlock()
-				}
+	all.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		slots := make(chan struct{}, 64) // the consumer's concurrency
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
 			}
-		})
-	}
+			select {
+			case <-ctx.Done():
+				return
+			case slots <- struct{}{}:
+			}
+			all.Go(func() {
+				defer func() { <-slots }()
+				w.submit(ctx, func(id string) {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					l.choices = append(l.choices, choice{time.Now(), id})
+				})
+			})
+		}
+	})
 	w.t.Cleanup(func() {
 		cancel()
 		all.Wait()
@@ -196,62 +233,165 @@ func (w *world) load(workers int, pause time.Duration) *load {
 	return l
 }
 
-// share returns a relayer's share of the next n submissions.
-func (l *load) share(t *testing.T, id string, n int) float64 {
-	t.Helper()
-	read := func() (int, int) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.counts[id], l.total
+// since returns the choices from a time on.
+func (l *load) since(began time.Time) []choice {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(l.choices, began, func(c choice, at time.Time) int { return c.at.Compare(at) })
+	return slices.Clone(l.choices[i:])
+}
+
+// next waits for the next n choices, and returns them.
+func (l *load) next(n int) (all []choice) {
+	l.w.t.Helper()
+	began := time.Now()
+	require.Eventually(l.w.t, func() bool { all = l.since(began); return len(all) >= n }, patience, 5*time.Millisecond)
+	return all[:n]
+}
+
+// share returns a relayer's share of choices.
+func share(all []choice, id string) float64 {
+	of := 0
+	for _, c := range all {
+		if c.id == id {
+			of++
+		}
 	}
-	of, from := read()
+	return float64(of) / float64(len(all))
+}
+
+// falls requires that a relayer's share of the last n choices before a limit of time is below a limit, and logs both. The limit of
+// time holds where the machine is idle; a busy one, which delays readings and answers, has three times as long.
+func (l *load) falls(id string, below float64, n int, within time.Duration) {
+	l.w.t.Helper()
+	began := time.Now()
+	<-time.After(within)
 	for {
-		now, total := read()
-		if total-from >= n {
-			return float64(now-of) / float64(total-from)
+		all := l.since(began)
+		require.GreaterOrEqual(l.w.t, len(all), n, "choices until the limit")
+		at, took := share(all[len(all)-n:], id), time.Since(began)
+		if at < below || took > 3*within {
+			l.w.t.Logf("share of %s is %.3f of the last %d of %d choices after %v", id, at, n, len(all), took.Round(10*time.Millisecond))
+			require.Less(l.w.t, at, below)
+			return
+		}
+		l.next(n)
+	}
+}
+
+// database has the product's store, and brings it the relayers' reports as their webhooks do.
+type database struct {
+	*store.Store
+	w *world
+
+	mu       sync.Mutex
+	accepted []relay.Route // not stored yet
+}
+
+// useDatabase makes submissions known to the product's store, which replaces the one that counts at the relayers.
+func (w *world) useDatabase(cfg *fleet.Config) {
+	pool := testpostgres.New(w.t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(w.t)
+	w.db = &database{Store: store.New(pool, store.Config{Enqueue: queue.EnqueueSQL}), w: w}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- w.db.run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		require.NoError(w.t, <-done)
+	})
+	cfg.Store = w.db
+}
+
+// run stores acceptances and reports until ctx ends.
+func (d *database) run(ctx context.Context) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	reported := map[string]string{}
+	for {
+		if err := d.store(ctx, reported); err != nil && ctx.Err() == nil {
+			return err
 		}
 		select {
-		case <-t.Context().Done():
-			return -1
-		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
 		}
 	}
 }
 
-// falls waits until a relayer's share stays below a limit, in two windows one after the other, and logs after how long. The limit of
-// the time is for busy machines.
-func (l *load) falls(t *testing.T, id string, below float64, within time.Duration) {
-	t.Helper()
-	began := time.Now()
-	for {
-		after := time.Since(began)
-		first, second := l.share(t, id, 200), l.share(t, id, 600)
-		if first < below && second < below {
-			t.Logf("the share of %s is %.3f from %v on", id, (first+3*second)/4, after.Round(10*time.Millisecond))
-			return
+func (d *database) store(ctx context.Context, reported map[string]string) error {
+	d.mu.Lock()
+	all := d.accepted
+	d.accepted = nil
+	d.mu.Unlock()
+	if n := len(all); n > 0 {
+		txs, starts, acceptances := make([]*relay.Transaction, n), make([]store.Start, n), make([]store.Acceptance, n)
+		for i, route := range all {
+			id := uuid.Must(uuid.NewV7())
+			txs[i] = &relay.Transaction{
+				ID: id, Client: "shop", Kind: relay.Direct,
+				Call: relay.Call{To: common.Address{1}, Value: big.NewInt(1), GasLimit: 100_000, Speed: relay.Average},
+			}
+			starts[i] = store.Start{ID: id, Holder: uuid.New(), Route: route, Lease: time.Minute}
+			acceptances[i] = store.Acceptance{ID: id, Route: route}
 		}
-		require.Less(t, time.Since(began), within, "the share of %s is %.2f and %.2f", id, first, second)
+		_, err := d.Accept(ctx, txs)
+		if err == nil {
+			_, err = d.Begin(ctx, starts)
+		}
+		if err == nil {
+			err = d.Accepted(ctx, acceptances)
+		}
+		if err != nil {
+			return err
+		}
 	}
+	var reports []relay.Update
+	d.w.mu.Lock()
+	relayers := maps.Clone(d.w.relayers)
+	d.w.mu.Unlock()
+	for _, r := range relayers {
+		for _, tx := range r.Transactions() {
+			if tx.Status == "pending" || reported[tx.ID] == tx.Status {
+				continue
+			}
+			reported[tx.ID] = tx.Status
+			hash := common.HexToHash(tx.Hash)
+			reports = append(reports, relay.Update{RelayerTx: tx.ID, Status: relay.Status(tx.Status), Hash: &hash, At: time.Now()})
+		}
+	}
+	if len(reports) == 0 {
+		return nil
+	}
+	_, err := d.Apply(ctx, reports)
+	return err
 }
 
 var three = []string{"a", "b", "c"}
 
-// asProduct sets the product's own intervals.
-func asProduct(c *fleet.Config) { c.Poll, c.SilentAfter = 0, 0 }
-
-// The aim is 5 s on an idle machine.
-func TestChoose_RelayerIsSlow_GetsLessUntilItRecovers(t *testing.T) {
-	t.Parallel()
-	w := setup(t, three, asProduct)
-	l := w.load(10, 20*time.Millisecond)
-	w.relayers["a"].Fail(upstreamtest.Submit, upstreamtest.Slow(400*time.Millisecond))
-	l.falls(t, "a", 1.0/7, 20*time.Second) // a third of each of the others'
-	w.relayers["a"].Fail(upstreamtest.Submit, nil)
-	require.Eventually(t, func() bool { return l.share(t, "a", 200) > 0.25 }, 30*time.Second, time.Millisecond)
+// product uses the product's store and its default settings.
+func product(w *world, cfg *fleet.Config) {
+	w.useDatabase(cfg)
+	cfg.Poll = 0
+	cfg.Client = func(_, url string) (*upstream.Client, error) {
+		return upstream.New(upstream.Config{URL: url, Key: upstreamtest.Key})
+	}
 }
 
-// A relayer attracts everything where only its load counts: because it fails at once, forgets, or counts nothing. The aim is 10 s on
-// an idle machine.
+func TestChoose_RelayerIsSlow_GetsLessUntilItRecovers(t *testing.T) {
+	t.Parallel()
+	w := setupWorld(t, three, product)
+	l := w.load()
+	l.next(100)
+	w.relayers["a"].Fail(upstreamtest.Submit, upstreamtest.Slow(400*time.Millisecond))
+	l.falls("a", 1.0/7, 100, 5*time.Second) // a third of each of the others'
+	w.relayers["a"].Fail(upstreamtest.Submit, nil)
+	began := time.Now()
+	require.Eventually(t, func() bool { return share(l.next(100), "a") > 0.25 }, patience, time.Millisecond)
+	t.Logf("share of a above 0.25 of 100 choices %v after it recovered", time.Since(began).Round(time.Millisecond))
+}
+
+// A relayer attracts everything where only its load counts: because it fails at once, forgets, or counts nothing.
 func TestChoose_BlackHole_GetsLessThanATenth(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*upstreamtest.Relayer){
@@ -266,51 +406,74 @@ func TestChoose_BlackHole_GetsLessThanATenth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t, three, asProduct)
-			l := w.load(10, 20*time.Millisecond)
+			w := setupWorld(t, three, product)
+			l := w.load()
+			l.next(100)
 			fault(w.relayers["b"])
-			l.falls(t, "b", 0.1, 30*time.Second)
+			l.falls("b", 0.1, 200, 10*time.Second)
+			require.Less(t, share(l.next(300), "b"), 0.1, "and it stays there")
 		})
 	}
 }
 
-// The load of a relayer counts, also where others caused it.
-func TestChoose_ManyPending_GetsLess(t *testing.T) {
-	t.Parallel()
-	w := setup(t, three)
-	for range 300 {
-		w.relayers["a"].Add(upstreamtest.Transaction{Status: "submitted", Hash: "0x01"})
+// start starts and lists a relayer that reports pending transactions.
+func (w *world) start(id string, pending int) *upstreamtest.Relayer {
+	w.t.Helper()
+	r := upstreamtest.Start(w.t, upstreamtest.Options{})
+	for range pending {
+		r.Add(upstreamtest.Transaction{Status: "submitted", Hash: "0x01", CreatedAt: time.Now()})
 	}
-	l := w.load(10, 20*time.Millisecond)
-	l.falls(t, "a", 0.1, 30*time.Second)
+	w.add(id, r)
+	w.list(id, r.URL())
+	w.becomes(true, id)
+	return r
 }
 
-// Of many relayers two are compared, so that consumers with the same readings do not all choose the same one. The one with the
-// highest load is never the cheaper one of two.
-func TestChoose_SixRelayers_ComparesTwoAtRandom(t *testing.T) {
+// shares returns the relayers' shares of n choices without a submission.
+func (w *world) shares(n int) map[string]float64 {
+	w.t.Helper()
+	all := map[string]float64{}
+	for range n {
+		c, ok := w.Choose(consumer.Want{})
+		require.True(w.t, ok)
+		c.Done(nil)
+		all[c.Route.Relayer] += 1 / float64(n)
+	}
+	return all
+}
+
+func TestChoose_HighPending_GetsLess(t *testing.T) {
 	t.Parallel()
+	w := setup(t, []string{"a", "b"})
+	r := w.start("c", 100)
+	l := w.load()
+	require.Zero(t, share(l.next(200), "c"), "the others have less than 50 each")
+	for _, tx := range r.Transactions() {
+		r.Remove(tx.ID)
+	}
+	require.Eventually(t, func() bool { return share(l.next(100), "c") > 0.25 }, patience, time.Millisecond)
+}
+
+// Of many relayers two random ones are compared. So the least loaded one gets the most, and not everything; the most loaded one of
+// all loses each comparison.
+func TestChoose_ManyRelayers_TheLeastLoadedOfTwoGetsIt(t *testing.T) {
+	t.Parallel()
+	w := setup(t, nil)
 	ids := []string{"a", "b", "c", "d", "e", "f"}
-	w := setup(t, ids)
 	for i, id := range ids {
-		for range 10 * i {
-			w.relayers[id].Add(upstreamtest.Transaction{Status: "submitted", Hash: "0x01"})
-		}
+		w.start(id, 10*i)
 	}
-	chosen := func() map[string]int {
-		counts := map[string]int{}
-		for range 600 {
-			choice, ok := w.Choose(consumer.Want{})
-			require.True(t, ok)
-			choice.Done(nil)
-			counts[choice.Route.Relayer]++
-		}
-		return counts
+	const n = 3000
+	shares := w.shares(n)
+	for i, id := range ids { // of 15 pairs
+		require.InDelta(t, float64(len(ids)-1-i)/15, shares[id], 0.05, "%s of %v", id, shares)
 	}
-	// Of the pairs of six, the first wins all five that it is in, the second four, and the last none.
-	require.Eventually(t, func() bool {
-		counts := chosen()
-		return counts["f"] == 0 && counts["a"] > counts["c"] && counts["c"] > counts["e"] && counts["e"] > 0
-	}, 20*time.Second, 10*time.Millisecond, "%v", chosen())
+	require.Zero(t, shares["f"])
+
+	// Below six all are compared.
+	require.NoError(t, w.redis.Client().SRem(t.Context(), "relayer:active", "b").Err())
+	w.becomes(false, "b")
+	require.InDelta(t, 1, w.shares(n)["a"], 1e-6)
 }
 
 // A relayer without a scope whose account is empty rejects each transaction at once. It stays available, because a rejection is the
@@ -323,8 +486,9 @@ func TestChoose_RejectsWithoutAScope_GetsLittle(t *testing.T) {
 	w.add("d", drained)
 	w.list("d", drained.URL())
 	w.becomes(true, "d")
-	l := w.load(10, 20*time.Millisecond)
-	l.falls(t, "d", 0.1, 30*time.Second)
+	l := w.load()
+	l.falls("d", 0.1, 200, 10*time.Second)
+	require.Less(t, share(l.next(300), "d"), 0.1, "and it stays there")
 	w.becomes(true, "d")
 }
 

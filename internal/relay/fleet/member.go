@@ -33,6 +33,9 @@ const (
 	silencePenalty = 50
 	// fewUnmined is how many transactions without news prove nothing.
 	fewUnmined = 8
+	// countMemory is the time constant in which a relayer that did not count its transactions is forgiven without a proof of either. A
+	// relayer that gets little has too few transactions for one, and would otherwise get its share again at once.
+	countMemory = time.Minute
 	// leastSuccess bounds the factor of failures, at about a thousand: above the load of a relayer in normal use.
 	leastSuccess = 0.03
 )
@@ -143,11 +146,16 @@ func (m *member) readLoad(ctx context.Context) {
 func (m *member) setOutstanding(o store.Outstanding, readAt time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	uncounted := 0.0
-	if reported := m.pending + len(m.accepted); o.Count > fewUnmined && m.failedReadings == 0 {
-		uncounted = max(0, float64(o.Count-reported)) / float64(o.Count)
+	reported := m.pending + len(m.accepted)
+	switch {
+	case m.failedReadings == 0 && o.Count > fewUnmined:
+		m.uncounted = (m.uncounted + max(0, float64(o.Count-reported))/float64(o.Count)) / 2
+	case m.failedReadings == 0 && m.pending > 0 && reported >= o.Count:
+		m.uncounted /= 2
+	default:
+		m.uncounted *= math.Exp(-m.fleet.cfg.Poll.Seconds() / countMemory.Seconds())
 	}
-	m.outstanding, m.uncounted = o, (m.uncounted+uncounted)/2
+	m.outstanding = o
 	m.forget(readAt)
 }
 
