@@ -3,9 +3,7 @@ package consumer
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -132,7 +130,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 			c.awaitNoRelayer(receiving)
 		})
 		err := c.cfg.Queue.Receive(receiving, c.cfg.Concurrency, func(handling context.Context, m queue.Message) queue.Verdict {
-			return c.recovered(m, func() queue.Verdict { return c.handle(handling, receiving.Done(), m) })
+			return c.handle(handling, receiving.Done(), m)
 		})
 		stop()
 		watch.Wait()
@@ -141,18 +139,6 @@ func (c *Consumer) Run(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// recovered returns the verdict of a handler. A panic fails the message alone: it would end this consumer, and then each other one
-// that gets the message. The transaction is free again when its lease has ended.
-func (c *Consumer) recovered(m queue.Message, handle func() queue.Verdict) (v queue.Verdict) {
-	defer func() {
-		if failure := recover(); failure != nil {
-			c.log.Error("handling of a message panicked", "tx", m.ID, "err", fmt.Sprint(failure), "stack", string(debug.Stack()))
-			v = queue.Failed(fmt.Sprint("panic: ", failure), c.cfg.Lease)
-		}
-	}()
-	return handle()
 }
 
 // awaitRelayer waits until a relayer can be chosen, and reports whether ctx has not ended.

@@ -24,6 +24,7 @@ func Run(t *testing.T, s Suite) {
 		"Receive_FailedTooOften_DeadLetterWithReason":          poison,
 		"Receive_Dead_DeadLetterAtOnce":                        dead,
 		"Receive_NoVerdict_CountsAsFailure":                    noVerdict,
+		"Receive_HandlerPanics_CountsAsFailure":                panics,
 		"Receive_LongHandler_KeepsItsMessage":                  longHandler,
 		"Receive_ProcessKilled_DeliversAgain":                  killed,
 		"Receive_ProcessKilledEachTime_DeadLetter":             crashLoop,
@@ -153,6 +154,28 @@ func noVerdict(t *testing.T, s Suite) {
 	q := e.start(queue.Config{MaxAttempts: 1}, 1, func(context.Context, queue.Message) (v queue.Verdict) { return v })
 	e.enqueue(uuid.New())
 	require.Equal(t, "the handler returned no verdict", e.letters(q, 1)[0].Reason)
+}
+
+// A message whose handler panics becomes a dead letter after the usual attempts. The receiver handles the others.
+func panics(t *testing.T, s Suite) {
+	e := s.env(t, false)
+	l := newLog()
+	poisoned, other := uuid.New(), uuid.New()
+	q := e.start(queue.Config{MaxAttempts: 2}, 1, func(ctx context.Context, m queue.Message) queue.Verdict {
+		if m.ID == poisoned {
+			l.add(m)
+			panic("no such case\x00")
+		}
+		return l.done(ctx, m)
+	})
+	e.enqueue(poisoned)
+	l.await(t, 1, poisoned)
+	e.enqueue(other)
+	letter := e.letters(q, 1)[0]
+	require.Equal(t, poisoned, letter.ID)
+	require.Equal(t, "the handler panicked: no such case", letter.Reason)
+	require.Len(t, l.of(poisoned), 2)
+	l.await(t, 1, other)
 }
 
 func longHandler(t *testing.T, s Suite) {

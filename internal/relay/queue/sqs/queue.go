@@ -262,7 +262,7 @@ func (r *receiver) run(m *received) {
 		return
 	}
 	record := r.cfg.Metrics.Start(m.Message)
-	v := r.handle(r.handlers, m.Message).Normal()
+	v := worker.Handle(r.handlers, r.cfg.Logger, r.handle, m.Message)
 	record(v)
 	switch {
 	case v.Kind == queue.KindDone:

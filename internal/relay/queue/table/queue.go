@@ -241,7 +241,7 @@ func (r *receiver) run(c *claim) {
 		return
 	}
 	record := r.cfg.Metrics.Start(c.Message)
-	v := r.handle(r.handlers, c.Message).Normal()
+	v := worker.Handle(r.handlers, r.cfg.Logger, r.handle, c.Message)
 	record(v)
 	switch {
 	case v.Kind == queue.KindDone:
