@@ -49,6 +49,8 @@ type relayersFlags struct {
 	Keys        string        `name:"relayer-keys" env:"CONSUMER_RELAYER_KEYS" placeholder:"ID:KEY,…" secret:"" help:"API keys for single relayers, by the ids of their services; better in a file."`
 	KeysFile    string        `name:"relayer-keys-file" env:"CONSUMER_RELAYER_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
 	URLTemplate string        `name:"relayer-url-template" env:"RELAYER_URL_TEMPLATE" default:"http://oz-relayer-{N}:3000" placeholder:"URL" help:"URL of relayers that Redis lists without one: {N} is the number of oz-relayer-N, {id} is the id."`
+	RelayerID   string        `name:"relayer-id" env:"CONSUMER_RELAYER_ID" placeholder:"ID" help:"Id that every relayer must have in its own API; one without it is not used. By default the first usable EVM relayer behind each URL."`
+	Network     string        `name:"relayer-network" env:"CONSUMER_NETWORK" placeholder:"NAME" help:"Network that every relayer must have, by the name in its own API; one of another network is not used. By default any."`
 	Timeout     time.Duration `name:"relayer-timeout" env:"CONSUMER_RELAYER_TIMEOUT" default:"30s" min:"100ms" max:"5m" help:"Time that a relayer has to answer a transaction. An answer that does not come in time leaves the outcome unknown."`
 	CAFile      string        `name:"relayer-ca-file" env:"CONSUMER_RELAYER_CA_FILE" placeholder:"FILE" help:"Certificates of the CAs that those of https:// relayers must lead to, PEM; by default the system's."`
 
@@ -59,6 +61,10 @@ func (r *relayersFlags) check(p *config.Problems) {
 	cli.ReadSecret(p, &r.Key, &r.KeyFile)
 	cli.ReadSecret(p, &r.Keys, &r.KeysFile)
 	cli.CheckCAs(p, &r.CAFile)
+	if r.RelayerID != "" && !upstream.ValidID(r.RelayerID) {
+		p.Addf(&r.RelayerID, "give the id as GET /api/v1/relayers of the relayer returns it", "has blanks, or more than 255 characters")
+		return
+	}
 	keys, err := parseRelayerKeys(r.Keys)
 	if err != nil {
 		p.Addf(cli.From(&r.Keys, &r.KeysFile), "give them as oz-relayer-0:KEY,oz-relayer-1:KEY", "%v", err)
@@ -97,7 +103,7 @@ func (r *relayersFlags) client(id, url string) (*upstream.Client, error) {
 	if key == "" {
 		return nil, fmt.Errorf("no API key for relayer %s: give CONSUMER_RELAYER_KEY, or one for it in CONSUMER_RELAYER_KEYS", id)
 	}
-	return upstream.New(upstream.Config{URL: url, Key: key, SubmitTimeout: r.Timeout, CAs: cli.ReadCAs(r.CAFile)})
+	return upstream.New(upstream.Config{URL: url, Key: key, RelayerID: r.RelayerID, Network: r.Network, SubmitTimeout: r.Timeout, CAs: cli.ReadCAs(r.CAFile)})
 }
 
 // Check reports what is wrong with the settings together.

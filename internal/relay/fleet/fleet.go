@@ -221,7 +221,7 @@ func (f *Fleet) Health() error {
 		return errors.New("no relayer is listed in Redis, or it cannot be read")
 	}
 	if !slices.ContainsFunc(all, func(m *member) bool { return m.suits(consumer.Want{}, time.Now()) }) {
-		return errors.New("every relayer fails, is paused or disabled")
+		return errors.New("every relayer fails, is paused or disabled, or has another id or network than configured")
 	}
 	return nil
 }
@@ -297,6 +297,24 @@ func (f *Fleet) set(ctx context.Context, all map[string]listed) {
 		f.log.Info("relayer left", "service", m.id, "url", m.url)
 		go m.end()
 	}
+}
+
+// matched records whether a listed relayer has the configured id and network, or why it has not.
+func (f *Fleet) matched(id string, other bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if other {
+		f.explain(id, err)
+	} else if err == nil {
+		delete(f.causes, id)
+	}
+}
+
+// unusable returns how many relayers are listed and cannot be used, whatever their load and state.
+func (f *Fleet) unusable() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.causes)
 }
 
 // explain logs why a listed relayer is not used, once for each cause. The caller holds mu.

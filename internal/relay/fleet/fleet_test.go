@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"maps"
@@ -553,6 +554,72 @@ func TestChoose_RelayersIDChanged_IsLookedUpAgain(t *testing.T) {
 		}
 		return ok && choice.Route.RelayerID == "another"
 	}, 20*time.Second, 5*time.Millisecond)
+}
+
+// One process serves relayers of two networks. That of the other one is listed first.
+func TestChoose_TwoNetworks_OnlyTheConfiguredOneIsUsed(t *testing.T) {
+	t.Parallel()
+	holesky := upstreamtest.Start(t, upstreamtest.Options{ID: "first", Network: "holesky"})
+	both := upstreamtest.Start(t, upstreamtest.Options{ID: "second", Network: "sepolia", With: []*upstreamtest.Relayer{holesky}})
+	for name, c := range map[string]struct {
+		relayer, network string
+		want             string // the id; "": none is used
+	}{
+		"any":                       {want: "first"},
+		"the first network":         {network: "holesky", want: "first"},
+		"the second network":        {network: "sepolia", want: "second"},
+		"a network of none":         {network: "mainnet"},
+		"the id":                    {relayer: "second", want: "second"},
+		"the id and its network":    {relayer: "second", network: "sepolia", want: "second"},
+		"the id of another network": {relayer: "first", network: "sepolia"},
+		"the id of none":            {relayer: "third"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log := new(lockedBuffer)
+			w := setup(t, nil, func(cfg *fleet.Config) {
+				cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+				cfg.Client = func(_, url string) (*upstream.Client, error) {
+					return upstream.New(upstream.Config{URL: url, Key: upstreamtest.Key, RelayerID: c.relayer, Network: c.network})
+				}
+			})
+			w.list("a", both.URL())
+			if c.want != "" {
+				w.becomes(true, "a")
+				choice, ok := w.Choose(consumer.Want{})
+				require.True(t, ok)
+				choice.Done(nil)
+				require.Equal(t, c.want, choice.Route.RelayerID)
+				require.Zero(t, w.gauge("rollcall_relay_relayers_unusable"))
+				return
+			}
+			require.Eventually(t, func() bool { return w.gauge("rollcall_relay_relayers_unusable") == 1 }, patience, 5*time.Millisecond)
+			require.False(t, w.available("a"))
+			require.False(t, w.Besides(nil))
+			require.ErrorContains(t, w.Health(), "another id or network")
+			require.Zero(t, w.gauge("rollcall_relay_relayers"))
+			require.Contains(t, log.String(), "relayer not usable")
+			require.Contains(t, log.String(), map[bool]string{true: "another network", false: "no such relayer"}[c.network != ""])
+		})
+	}
+}
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }
 
 func TestChoose_Resumed_StaysInTheScope(t *testing.T) {

@@ -52,6 +52,7 @@ type member struct {
 
 	mu             sync.Mutex
 	info           *upstream.Info // nil: to be looked up
+	other          bool           // no relayer behind the URL has the configured id or network
 	pending        int            // as the relayer reported
 	outstanding    store.Outstanding
 	uncounted      float64     // average share of the unmined transactions that the relayer does not count
@@ -116,7 +117,8 @@ func (m *member) readLoad(ctx context.Context) {
 	info := m.info
 	m.mu.Unlock()
 	var err error
-	if info == nil {
+	searched := info == nil
+	if searched {
 		var found upstream.Info
 		found, err = m.client.Discover(ctx)
 		info = &found
@@ -125,8 +127,14 @@ func (m *member) readLoad(ctx context.Context) {
 	if err == nil {
 		load, err = m.client.Load(ctx, info.Ref())
 	}
+	other := searched && (errors.Is(err, upstream.ErrNoRelayer) || errors.Is(err, upstream.ErrOtherNetwork))
+	m.fleet.matched(m.id, other, err)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.other = other || m.other && err != nil
+	if other {
+		return
+	}
 	if err != nil {
 		if m.failedReadings++; m.failedReadings == silentReadings {
 			m.fleet.log.Warn("load of a relayer cannot be read", "service", m.id, "err", err)
@@ -196,6 +204,13 @@ func (m *member) usable() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.info != nil && m.info.Usable()
+}
+
+// mismatched reports whether no relayer behind the URL has the configured id or network.
+func (m *member) mismatched() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.other
 }
 
 // silent reports whether the relayer does not answer readings.

@@ -36,7 +36,16 @@ func newMetrics(reg prometheus.Registerer, f *Fleet) *metrics {
 			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 		}
 		reg.MustRegister(m.submitted, m.opened, m.failures, m.readable,
-			gauge("rollcall_relay_relayers", "Relayers that may be chosen, apart from pauses and open breakers.", func() float64 { return float64(len(f.list())) }),
+			gauge("rollcall_relay_relayers", "Relayers that may be chosen, apart from pauses and open breakers.", func() float64 {
+				n := 0
+				for _, m := range f.list() {
+					if !m.mismatched() {
+						n++
+					}
+				}
+				return float64(n)
+			}),
+			gauge("rollcall_relay_relayers_unusable", "Relayers that Redis lists and that cannot be used: no valid URL, no API key, or another id or network than configured.", func() float64 { return float64(f.unusable()) }),
 			gauge("rollcall_relay_relayers_age_seconds", "Time since the live relayers were last read from Redis.", func() float64 {
 				f.mu.Lock()
 				defer f.mu.Unlock()

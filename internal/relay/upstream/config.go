@@ -45,6 +45,8 @@ type Config struct {
 	Key string `json:"-"`
 	// RelayerID is the relayer to use; default: the first usable one that the relayer lists.
 	RelayerID string
+	// Network is the network, by the relayer's name for it, that the relayer must have. Default: any.
+	Network string
 	// SubmitTimeout bounds a submission. Default 30 s.
 	SubmitTimeout time.Duration
 	// ReadTimeout bounds every other call. Default 10 s.

@@ -12,6 +12,8 @@ var (
 	ErrNotFound = errors.New("transaction not found")
 	// ErrNoRelayer: there is no relayer with the id, or none at all. A cached [Info] is out of date.
 	ErrNoRelayer = errors.New("no such relayer")
+	// ErrOtherNetwork: there are relayers, and none of them has the network of the [Config].
+	ErrOtherNetwork = errors.New("another network")
 	// ErrOtherScope: the relayer has another idempotency scope than the [Ref]. A cached [Info] is out of date.
 	ErrOtherScope = errors.New("the relayer has another idempotency scope")
 	// ErrTooLarge: the response exceeds the bound.

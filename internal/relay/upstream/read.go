@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,13 +44,14 @@ type Load struct {
 const perRelayers = 100
 
 // Discover returns the configured relayer, or the first usable one that the relayer lists. If none is usable, it returns
-// the first one. It fails with [ErrNoRelayer] if there is none.
+// the first one. It fails with [ErrNoRelayer] if there is none, and with [ErrOtherNetwork] if all of them have another network than
+// the configured one: one process of OpenZeppelin's relayer may serve several.
 //
 // The first relayer that this project's relayer lists is the pool, and Discover returns no other: the id is part of an
 // idempotent request, so all relayers of the pool must get the same.
 func (c *Client) Discover(ctx context.Context) (Info, error) {
 	if c.cfg.RelayerID != "" {
-		return c.relayer(ctx, Ref{ID: c.cfg.RelayerID})
+		return c.relayer(ctx, Ref{ID: c.cfg.RelayerID}, c.cfg.Network)
 	}
 	var list []relayerBody
 	resp, _, err := c.get(ctx, "/relayers", url.Values{"page": {"1"}, "per_page": {strconv.Itoa(perRelayers)}}, "", &list)
@@ -61,9 +63,14 @@ func (c *Client) Discover(ctx context.Context) (Info, error) {
 		list = list[:1]
 	}
 	var first *relayerBody
+	other := "" // another network
 	for i := range list {
 		r := &list[i]
 		if r.NetworkType != "" && r.NetworkType != "evm" || !ValidID(r.ID) {
+			continue
+		}
+		if c.cfg.Network != "" && r.Network != c.cfg.Network {
+			other = cmp.Or(other, r.Network, "none")
 			continue
 		}
 		if first == nil {
@@ -74,18 +81,29 @@ func (c *Client) Discover(ctx context.Context) (Info, error) {
 			break
 		}
 	}
+	if first == nil && other != "" {
+		return Info{}, fmt.Errorf("list relayers: %w", c.otherNetwork(other))
+	}
 	if first == nil {
 		return Info{}, fmt.Errorf("list relayers: %w", ErrNoRelayer)
 	}
 	return Info{RelayerID: first.ID, Scope: scope, Paused: first.Paused, Disabled: first.disabled()}, nil
 }
 
-// relayer reads one relayer.
-func (c *Client) relayer(ctx context.Context, ref Ref) (Info, error) {
+// otherNetwork returns why a relayer is not used.
+func (c *Client) otherNetwork(network string) error {
+	return fmt.Errorf("%w: it has network %q, and %q is configured", ErrOtherNetwork, c.printable(network), c.cfg.Network)
+}
+
+// relayer reads one relayer. It must have the network, unless that is "".
+func (c *Client) relayer(ctx context.Context, ref Ref, network string) (Info, error) {
 	var r relayerBody
 	resp, _, err := c.get(ctx, "/relayers/"+url.PathEscape(ref.ID), nil, ref.Scope, &r)
 	if err != nil {
 		return Info{}, fmt.Errorf("read relayer %s: %w", ref.ID, noRelayer(err))
+	}
+	if network != "" && r.Network != network {
+		return Info{}, fmt.Errorf("read relayer %s: %w", ref.ID, c.otherNetwork(r.Network))
 	}
 	return Info{RelayerID: ref.ID, Scope: resp.scope(), Paused: r.Paused, Disabled: r.disabled()}, nil
 }
@@ -121,7 +139,7 @@ func (c *Client) Get(ctx context.Context, ref Ref, id string) (Transaction, erro
 	_, _, err := c.get(ctx, transactionsPath(ref.ID)+"/"+url.PathEscape(id), nil, ref.Scope, &raw)
 	if errors.Is(err, errOwn404) {
 		// The response does not show which one is missing.
-		if _, err := c.relayer(ctx, ref); err != nil {
+		if _, err := c.relayer(ctx, ref, ""); err != nil {
 			return Transaction{}, fmt.Errorf("read transaction %s: %w", id, err)
 		}
 		return Transaction{}, fmt.Errorf("read transaction %s: %w", id, ErrNotFound)

@@ -70,6 +70,7 @@ func (e *envelope) text() string {
 
 type relayerBody struct {
 	ID             string `json:"id"`
+	Network        string `json:"network"`
 	NetworkType    string `json:"network_type"`
 	Paused         bool   `json:"paused"`
 	SystemDisabled *bool  `json:"system_disabled"`

@@ -37,6 +37,10 @@ type Options struct {
 	Scope string
 	// Pool holds the transactions; stand-ins may share it. Default: one of its own.
 	Pool *Pool
+	// Network is the relayer's network. Default "dev".
+	Network string
+	// With are relayers that the same process serves. They are listed first.
+	With []*Relayer
 	// NewestFirst lists the newest transactions first.
 	NewestFirst bool
 	// Mine is how long a transaction takes from acceptance to mined; it is submitted after a tenth of that. Zero: only
@@ -124,7 +128,7 @@ type Relayer struct {
 // Start starts a stand-in, which stops when the test ends.
 func Start(t testing.TB, o Options) *Relayer {
 	t.Helper()
-	o.ID, o.Key = cmp.Or(o.ID, "relayer-1"), cmp.Or(o.Key, Key)
+	o.ID, o.Key, o.Network = cmp.Or(o.ID, "relayer-1"), cmp.Or(o.Key, Key), cmp.Or(o.Network, "dev")
 	if o.Pool == nil {
 		o.Pool = NewPool()
 	}
@@ -317,6 +321,12 @@ func (r *Relayer) handler() http.Handler {
 		"DELETE /api/v1/relayers/{id}/transactions/{tx}": {Cancel, (*Relayer).cancel},
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
+			for _, other := range r.o.With {
+				if req.PathValue("id") == other.ID() {
+					other.handler().ServeHTTP(w, req)
+					return
+				}
+			}
 			r.mu.Lock()
 			r.calls[route.op]++
 			fault, gone, id, scope := r.faults[route.op], r.gone, r.o.ID, r.o.Scope
@@ -381,13 +391,16 @@ func (r *Relayer) describe() map[string]any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return map[string]any{
-		"id": r.o.ID, "name": r.o.ID, "network": "dev", "network_type": "evm", "paused": r.paused, "signer_id": "local",
+		"id": r.o.ID, "name": r.o.ID, "network": r.o.Network, "network_type": "evm", "paused": r.paused, "signer_id": "local",
 		"system_disabled": r.disabled, "address": "0x742d35cc6634c0532925a3b844bc454e4438f44e",
 	}
 }
 
 func (r *Relayer) relayers(w http.ResponseWriter, _ *http.Request) {
 	list := []any{}
+	for _, other := range r.o.With {
+		list = append(list, other.describe())
+	}
 	r.mu.Lock()
 	gone := r.gone
 	r.mu.Unlock()
