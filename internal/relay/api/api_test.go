@@ -3,16 +3,23 @@ package api
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
+	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
 const to = `"0x00000000000000000000000000000000000000aa"`
@@ -213,7 +220,7 @@ func TestHandler_NotServed_NamesTheCause(t *testing.T) {
 	require.Contains(t, string(body), `"status":"healthy"`)
 }
 
-// The description names each route and each code of an answer.
+// The description names each route, and exactly the codes that it can answer by its method, its key and its path.
 func TestOpenAPI_DescribesEachRoute(t *testing.T) {
 	s := start(t, nil, nil)
 	_, body, _ := s.do(http.MethodGet, "/api/v1/api-docs/openapi.json", "", "")
@@ -233,6 +240,62 @@ func TestOpenAPI_DescribesEachRoute(t *testing.T) {
 		if r.path == "/health" || r.path == "/ready" {
 			path = r.path
 		}
-		require.NotEmpty(t, doc.Paths[path][strings.ToLower(r.method)].Responses, path)
+		require.ElementsMatch(t, codes(r), slices.Collect(maps.Keys(doc.Paths[path][strings.ToLower(r.method)].Responses)), path)
 	}
+}
+
+// codes returns the status codes that a route can answer.
+func codes(r route) []string {
+	switch {
+	case r.path == "/health" || r.path == "/ready":
+		return []string{"200", "503"}
+	case r.public: // the webhook: its signature is its key
+		return []string{"200", "400", "401", "413", "500", "503"}
+	}
+	all := []string{"401", "500", "503"} // 503: also while the API starts
+	if r.writes {
+		all = append(all, "202", "400", "403", "413", "422", "429", "504")
+	} else {
+		all = append(all, "200")
+	}
+	switch r.path {
+	case "/relay/gasless":
+		all = append(all, "409", "501")
+	case "/relay/gasless/nonce/{address}":
+		all = append(all, "400", "429", "501")
+	case "/relay/status/{id}":
+		all = append(all, "404")
+	case "/relay/transactions":
+		all = append(all, "400")
+	}
+	return all
+}
+
+// A status comes from the cache until a relayer's webhook changes it. Then the next read has the new one.
+func TestStatus_CachedThenChanged_ShowsTheChange(t *testing.T) {
+	redis := testredis.Start(t)
+	s := start(t, func(c *Config) {
+		c.Cache = statuscache.New(statuscache.Config{Redis: redis.Client(), Timeout: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	}, nil)
+	s.atRelayer(s.post(`{"to": `+to+`, "transactionId": "order-1"}`), "r1")
+	read := func() (v view) {
+		t.Helper()
+		status, body, _ := s.do(http.MethodGet, "/relay/status/order-1", shopKey, "")
+		require.Equal(t, http.StatusOK, status)
+		require.NoError(t, json.Unmarshal(body, &v))
+		return v
+	}
+	require.Equal(t, relay.Submitted, read().Status)
+	// A change that is not announced shows that the second read is the cache's.
+	_, err := s.db.Exec(t.Context(), `UPDATE relay_transactions SET status_reason = 'not announced'`)
+	require.NoError(t, err)
+	require.Empty(t, read().Reason)
+
+	body := nested("r1", "mined", 5, time.Now())
+	status, r := s.report(body, signature.HeaderOpenZeppelin, sign(oldSecret, body))
+	require.Equal(t, http.StatusOK, status)
+	require.True(t, r.Changed)
+	v := read()
+	require.Equal(t, relay.Mined, v.Status)
+	require.Equal(t, testHash, *v.Hash)
 }
