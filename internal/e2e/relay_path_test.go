@@ -5,14 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -180,15 +181,96 @@ func (p *relayPath) counts(ids []common.Hash) (each []uint64, total uint64) {
 	return each, total
 }
 
-// lossyProxy is a proxy to a URL that drops, repeats or delays one of ten requests.
+// lossyNetwork is the proxies between relayers and APIs, one to each API. It drops, repeats or delays one of ten changes, the same
+// in all proxies: each relayer sends a change to each API, so a change that one proxy alone drops still arrives.
+type lossyNetwork struct {
+	proxies []*lossyProxy
+
+	mu    sync.Mutex
+	fates map[fate]map[string]bool // the affected changes
+	lost  map[string]bool          // dropped changes to confirmed
+	found map[string]bool          // changes to confirmed that an API has received
+}
+
+// lossyProxy is a proxy to an API.
 type lossyProxy struct {
 	*httptest.Server
 	target atomic.Pointer[url.URL]
-	faults atomic.Int64
 }
 
-func startLossyProxy(t *testing.T) *lossyProxy {
+// fate is what happens to a webhook on its way.
+type fate int
+
+const (
+	arrives  fate = iota
+	dropped       // lost, although the relayer believes that it was received
+	repeated      // forwarded twice
+	delayed       // forwarded after others of the transaction
+)
+
+// change returns the change that a webhook reports, and whether its status is confirmed; "" if it reports something else.
+func change(body []byte) (subject string, confirmed bool) {
+	var report struct {
+		Payload struct {
+			ID       string `json:"id"`
+			Revision int    `json:"revision"`
+			Status   string `json:"status"`
+		} `json:"payload"`
+	}
+	if err := json.Unmarshal(body, &report); err != nil || report.Payload.ID == "" {
+		return "", false
+	}
+	return fmt.Sprint(report.Payload.ID, " ", report.Payload.Revision, " ", report.Payload.Status), report.Payload.Status == "confirmed"
+}
+
+// fateOf decides by a hash of the change, so that all proxies and all attempts agree.
+func fateOf(subject string) fate {
+	if subject == "" {
+		return arrives
+	}
+	sum := fnv.New32a()
+	_, _ = io.WriteString(sum, subject)
+	switch f := fate(sum.Sum32() % 30); f {
+	case dropped, repeated, delayed:
+		return f
+	}
+	return arrives
+}
+
+// startLossyNetwork starts a number of proxies.
+func startLossyNetwork(t *testing.T, n int) *lossyNetwork {
 	t.Helper()
+	l := &lossyNetwork{fates: map[fate]map[string]bool{dropped: {}, repeated: {}, delayed: {}}, lost: map[string]bool{}, found: map[string]bool{}}
+	for range n {
+		l.proxies = append(l.proxies, l.proxy(t))
+	}
+	return l
+}
+
+// urls returns the URLs of the proxies.
+func (l *lossyNetwork) urls() (all []string) {
+	for _, p := range l.proxies {
+		all = append(all, p.URL)
+	}
+	return all
+}
+
+// record records what happens to a change.
+func (l *lossyNetwork) record(subject string, confirmed bool, f fate) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f != arrives {
+		l.fates[f][subject] = true
+	}
+	if confirmed && f == dropped {
+		l.lost[subject] = true
+	}
+	if confirmed && f != dropped {
+		l.found[subject] = true
+	}
+}
+
+func (l *lossyNetwork) proxy(t *testing.T) *lossyProxy {
 	p := &lossyProxy{}
 	forward := &httputil.ReverseProxy{
 		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(p.target.Load()) },
@@ -208,17 +290,18 @@ func startLossyProxy(t *testing.T) *lossyProxy {
 			c.Body = io.NopCloser(bytes.NewReader(body))
 			return c
 		}
-		switch rand.IntN(30) {
-		case 0: // lost, although the relayer believes that it was received
-			p.faults.Add(1)
+		subject, confirmed := change(body)
+		f := fateOf(subject)
+		l.record(subject, confirmed, f)
+		switch f {
+		case dropped:
 			return
-		case 1:
-			p.faults.Add(1)
+		case repeated:
 			forward.ServeHTTP(httptest.NewRecorder(), again())
-		case 2: // late: after others of the transaction
-			p.faults.Add(1)
+		case delayed:
 			time.AfterFunc(2*time.Second, func() { forward.ServeHTTP(httptest.NewRecorder(), again()) })
 			return
+		case arrives:
 		}
 		forward.ServeHTTP(w, again())
 	}))
@@ -226,13 +309,46 @@ func startLossyProxy(t *testing.T) *lossyProxy {
 	return p
 }
 
+// requireLosses fails unless changes were dropped, repeated and delayed, and a change to confirmed reached no API.
+func (l *lossyNetwork) requireLosses(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.Logf("changes dropped: %d, repeated: %d, delayed: %d; changes to confirmed that reached no API: %d",
+		len(l.fates[dropped]), len(l.fates[repeated]), len(l.fates[delayed]), len(l.lost))
+	for f, changes := range l.fates {
+		require.NotEmpty(t, changes, "fate %d", f)
+	}
+	require.NotEmpty(t, l.lost)
+	for subject := range l.lost {
+		require.NotContains(t, l.found, subject)
+	}
+}
+
+// reconciled returns how many changes the running consumers have found by asking relayers.
+func (p *relayPath) reconciled() (n float64) {
+	p.t.Helper()
+	for _, c := range devinfo.Running(p.folder).Consumers {
+		code, body := readPage(p.t, c.HTTP+"/metrics")
+		require.Equal(p.t, http.StatusOK, code)
+		for line := range strings.Lines(string(body)) {
+			if value, ok := strings.CutPrefix(line, `rollcall_relay_reconciled_total{result="changed"} `); ok {
+				count, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+				require.NoError(p.t, err)
+				n += count
+			}
+		}
+	}
+	return n
+}
+
 // TestRelayPath_EverythingIsKilledInTurn_ExecutesEachTransactionOnce posts transactions while a relayer, a consumer, an API, the
-// leading coordinator, Redis and Postgres go away in turn, and webhooks are lost, repeated and late.
+// leading coordinator, Redis and Postgres go away in turn, and one of ten changes is lost, repeated or late at both APIs.
 func TestRelayPath_EverythingIsKilledInTurn_ExecutesEachTransactionOnce(t *testing.T) {
 	t.Parallel()
-	proxies := []*lossyProxy{startLossyProxy(t), startLossyProxy(t)}
-	p := startRelayPath(t, proxies[0].URL, proxies[1].URL)
-	for i, proxy := range proxies {
+	network := startLossyNetwork(t, 2)
+	p := startRelayPath(t, network.urls()...)
+	for i, proxy := range network.proxies {
 		to, err := url.Parse(p.info.APIs[i].URL)
 		require.NoError(t, err)
 		proxy.target.Store(to)
@@ -306,7 +422,8 @@ func TestRelayPath_EverythingIsKilledInTurn_ExecutesEachTransactionOnce(t *testi
 		require.EqualValues(t, 1, n, "transaction %d", i)
 	}
 	require.EqualValues(t, len(ids), total)
-	require.Positive(t, proxies[0].faults.Load()+proxies[1].faults.Load())
+	network.requireLosses(t)
+	require.Positive(t, p.reconciled(), "what no webhook brought, consumers found at the relayers")
 	p.requireNoSecrets()
 }
 
