@@ -51,6 +51,8 @@ type TransactionRow struct {
 	Trader    string `db:"trader,new" json:"trader"`
 	RequestID string `db:"request_id,new" json:"requestId"`
 	TraceID   string `db:"trace_id,new" json:"traceId"`
+	// Traceparent is the parent of the spans of its signatures.
+	Traceparent string `db:"traceparent,new" json:"-"`
 
 	BlockNumber       *uint64 `db:"block_number" json:"blockNumber"`
 	BlockHash         *string `db:"block_hash" json:"blockHash"`
@@ -90,7 +92,7 @@ func (t *Transaction) Row() *TransactionRow {
 		To: convert(t.To, hexAddress), Value: *cmp.Or(Decimal(t.Value), new("0")), Data: t.Data, GasLimit: t.GasLimit, Speed: t.Speed,
 		GasPrice: Decimal(t.GasPrice), MaxFee: Decimal(t.MaxFee), MaxPriorityFee: Decimal(t.MaxPriorityFee),
 		ValidUntil: Timestamp{Time: t.ValidUntil}, Reserve: Decimal(t.Reserve),
-		Method: m.Method, Orderbook: m.Orderbook, Trader: m.Trader, RequestID: m.RequestID, TraceID: m.TraceID,
+		Method: m.Method, Orderbook: m.Orderbook, Trader: m.Trader, RequestID: m.RequestID, TraceID: m.TraceID, Traceparent: t.Traceparent,
 		BlockHash: convert(orNil(t.BlockHash), common.Hash.Hex), GasUsed: orNil(t.GasUsed), EffectiveGasPrice: Decimal(t.EffectiveGasPrice),
 		CreatedAt: Timestamp{Time: t.CreatedAt}, UpdatedAt: Timestamp{Time: t.UpdatedAt}, SentAt: Timestamp{Time: t.SentAt}, MinedAt: Timestamp{Time: t.MinedAt},
 		ConfirmedAt: Timestamp{Time: t.ConfirmedAt}, BumpRequestedAt: Timestamp{Time: t.BumpRequestedAt},
@@ -113,7 +115,7 @@ func (r *TransactionRow) Transaction() *Transaction {
 			To: convert(r.To, common.HexToAddress), Value: ParseDecimal(&r.Value), Data: r.Data, GasLimit: r.GasLimit,
 			GasPrice: ParseDecimal(r.GasPrice), MaxFee: ParseDecimal(r.MaxFee), MaxPriorityFee: ParseDecimal(r.MaxPriorityFee),
 			Speed: r.Speed, ValidUntil: r.ValidUntil.Time,
-			Metadata: Metadata{Method: r.Method, Orderbook: r.Orderbook, Trader: r.Trader, RequestID: r.RequestID, TraceID: r.TraceID},
+			Metadata: Metadata{Method: r.Method, Orderbook: r.Orderbook, Trader: r.Trader, RequestID: r.RequestID, TraceID: r.TraceID}, Traceparent: r.Traceparent,
 		},
 		Status: r.Status, StatusReason: r.StatusReason, Intent: r.Intent, IntentReason: r.IntentReason, Revision: r.Revision,
 		Reserve: ParseDecimal(r.Reserve), From: orZero(convert(r.Key, common.HexToAddress)), Nonce: r.Nonce, Attempts: r.Attempts,

@@ -20,7 +20,7 @@ var stored = Transaction{
 	Request: Request{
 		To: new(common.HexToAddress("0xAbCdEf0000000000000000000000000000000001")), Value: big.NewInt(2), Data: []byte{3}, GasLimit: 4,
 		GasPrice: big.NewInt(5), MaxFee: big.NewInt(6), MaxPriorityFee: big.NewInt(7), Speed: Fast, ValidUntil: at(8),
-		Metadata: Metadata{Method: "fill", Orderbook: "book", Trader: "trader", RequestID: "r-1", TraceID: "t-1"},
+		Metadata: Metadata{Method: "fill", Orderbook: "book", Trader: "trader", RequestID: "r-1", TraceID: "t-1"}, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	},
 	Status: Mined, StatusReason: "reason", Intent: IntentCancel, IntentReason: "why", Revision: 9, Reserve: big.NewInt(10),
 	From: common.HexToAddress("0xaBcDeF0000000000000000000000000000000002"), Nonce: new(uint64(11)), Attempts: 12,

@@ -49,6 +49,8 @@ type Request struct {
 
 	ValidUntil time.Time // zero: it does not expire
 	Metadata   Metadata
+	// Traceparent is the W3C trace context of the request that posted it; it may be empty. It is not part of the contents.
+	Traceparent string
 }
 
 // Kind is the origin of a row's transaction.

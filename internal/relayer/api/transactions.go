@@ -6,8 +6,10 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
@@ -57,21 +59,12 @@ func (c *exchange) request() (relayer.Request, error) {
 	if r.Metadata.RequestID == "" {
 		r.Metadata.RequestID = c.requestID
 	}
-	if r.Metadata.TraceID == "" {
-		r.Metadata.TraceID = traceID(c.r.Header.Get("Traceparent"))
+	traced := tracing.Extract(context.Background(), c.r.Header.Get("Traceparent"))
+	r.Traceparent = tracing.Inject(traced)
+	if parent := trace.SpanContextFromContext(traced); r.Metadata.TraceID == "" && parent.IsValid() {
+		r.Metadata.TraceID = parent.TraceID().String()
 	}
 	return r, nil
-}
-
-// traceID returns the trace id of a W3C trace context; "" if that is invalid, as the standard requires.
-func traceID(parent string) string {
-	parts := strings.Split(parent, "-")
-	const version, trace, span = 2, 32, 16
-	if len(parts) < 4 || len(parts[0]) != version || len(parts[1]) != trace || len(parts[2]) != span || parts[0] == "ff" ||
-		strings.Trim(parts[1], "0") == "" || strings.Trim(parts[0]+parts[1]+parts[2], "0123456789abcdef") != "" {
-		return ""
-	}
-	return parts[1]
 }
 
 // tx responds with a transaction.

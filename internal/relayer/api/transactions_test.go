@@ -33,10 +33,12 @@ func TestSubmit_ReturnsTransaction(t *testing.T) {
 	require.Equal(t, poolID, a.submission.RelayerID)
 	require.Zero(t, a.submission.BodyHash)
 	require.Equal(t, relayer.Metadata{RequestID: "req-1", TraceID: "4bf92f3577b34da6a3ce929d0e0e4736"}, a.submission.Request.Metadata)
+	require.Equal(t, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", a.submission.Request.Traceparent)
 
 	read(t, a.do("POST", poolTransactions, `{"value":0,"to":"`+target+`","metadata":{"request_id":"mine","trace_id":"t"}}`,
 		"Authorization", "bearer "+otherKey, "X-Request-Id", "req-2", "Traceparent", "junk"), 200)
 	require.Equal(t, relayer.Metadata{RequestID: "mine", TraceID: "t"}, a.submission.Request.Metadata)
+	require.Empty(t, a.submission.Request.Traceparent)
 	require.Equal(t, "other", a.submission.Caller)
 
 	w = a.do("POST", poolTransactions, submission("0"), "Traceparent", "00-"+strings.Repeat("0", 32)+"-00f067aa0ba902b7-01")

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -132,16 +133,10 @@ func (s *Sender) signOne(ctx context.Context, j *Job) error {
 	return err
 }
 
-// span starts a span in the trace that the request named. The span of the request is not stored, so the transaction's id
-// stands for its parent.
+// span starts a span below the span of the request that posted the transaction. If the caller does not sample the trace, no span is
+// exported.
 func (s *Sender) span(ctx context.Context, tx *relayer.Transaction) trace.Span {
-	id, err := trace.TraceIDFromHex(tx.Metadata.TraceID)
-	if err == nil {
-		ctx = trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
-			TraceID: id, SpanID: trace.SpanID(tx.ID[8:]), TraceFlags: trace.FlagsSampled, Remote: true,
-		}))
-	}
-	_, span := s.cfg.Tracer.Start(ctx, "sign", trace.WithAttributes(
+	_, span := s.cfg.Tracer.Start(tracing.Extract(ctx, tx.Traceparent), "sign", trace.WithAttributes(
 		attribute.String("rollcall.relayer_transaction", tx.ID.String()), attribute.String("rollcall.key", tx.From.Hex()),
 		attribute.Int64("rollcall.nonce", int64(*tx.Nonce))))
 	return span

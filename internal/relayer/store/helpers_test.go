@@ -79,7 +79,7 @@ func draft(l *Store) *NewTransaction {
 		ID: uuid.Must(uuid.NewV7()), Target: l.Pool, Caller: "caller", Kind: relayer.KindTransaction,
 		Request: relayer.Request{
 			To: new(common.HexToAddress("0xff")), Value: big.NewInt(1), Data: []byte{1, 2, 3}, GasLimit: 21_000, Speed: relayer.Fast,
-			Metadata: relayer.Metadata{Method: "fill", Orderbook: "book", Trader: "trader", RequestID: "r-1", TraceID: "t-1"},
+			Metadata: relayer.Metadata{Method: "fill", Orderbook: "book", Trader: "trader", RequestID: "r-1", TraceID: "t-1"}, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 		},
 	}
 }

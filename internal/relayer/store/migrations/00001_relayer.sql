@@ -136,6 +136,7 @@ CREATE TABLE relayer_txs (
     trader            text    NOT NULL DEFAULT '',
     request_id        text    NOT NULL DEFAULT '',
     trace_id          text    NOT NULL DEFAULT '',
+    traceparent       text    NOT NULL DEFAULT '', -- W3C trace context of the request that posted it
 
     block_number      bigint,
     block_hash        text,
