@@ -97,6 +97,9 @@ func (r *relayersFlags) check(p *config.Problems) {
 // lease returns how long a consumer may submit one transaction. If it dies, another one goes on after that.
 func (r *relayersFlags) lease() time.Duration { return r.Timeout * 3 / 2 }
 
+// drain returns how long a stopping consumer waits for its requests: for an answer, and until that is stored.
+func (r *relayersFlags) drain() time.Duration { return r.Timeout + 10*time.Second }
+
 // client returns the client of a relayer.
 func (r *relayersFlags) client(id, url string) (*upstream.Client, error) {
 	key := r.keys.key(id)
@@ -182,6 +185,7 @@ func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 // consume opens a consumer's parts, and runs until ctx ends.
 func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *prometheus.Registry, starting *startingHealth, waiting func(error), started func()) (err error) {
 	c.Store.silent, c.Store.visibility = c.Silent, max(c.Relayers.lease(), time.Second)
+	c.Store.drain = c.Relayers.drain()
 	s, err := c.Store.open(ctx, "consumer", nil, log, reg, waiting)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ type relayStoreFlags struct {
 	Migrate     bool   `env:"RELAY_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the process ends."`
 
 	// Settings of single roles; 0 for the defaults of the store and the queue.
-	silent, visibility time.Duration
+	silent, visibility, drain time.Duration
 }
 
 func (f *relayStoreFlags) check(p *config.Problems) {
@@ -77,7 +77,7 @@ func (f *relayStoreFlags) open(ctx context.Context, role string, targets []strin
 			return nil, err
 		}
 	}
-	s.queue, err = queueurl.Open(s.db, f.QueueURL, queue.Config{Visibility: f.visibility, Logger: log, Metrics: queue.NewMetrics(reg)})
+	s.queue, err = queueurl.Open(s.db, f.QueueURL, queue.Config{Visibility: f.visibility, DrainTimeout: f.drain, Logger: log, Metrics: queue.NewMetrics(reg)})
 	if err != nil {
 		return nil, err
 	}
