@@ -331,7 +331,7 @@ func (p *relayPath) reconciled() (n float64) {
 	for _, c := range devinfo.Running(p.folder).Consumers {
 		code, body := readPage(p.t, c.HTTP+"/metrics")
 		require.Equal(p.t, http.StatusOK, code)
-		for line := range strings.Lines(string(body)) {
+		for line := range strings.Lines(body) {
 			if value, ok := strings.CutPrefix(line, `rollcall_relay_reconciled_total{result="changed"} `); ok {
 				count, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 				require.NoError(p.t, err)
