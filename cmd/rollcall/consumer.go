@@ -35,6 +35,8 @@ type consumerCmd struct {
 	Concurrency int           `group:"Consumer" env:"CONSUMER_CONCURRENCY" default:"64" min:"1" max:"1000" help:"Transactions that are submitted at the same time."`
 	Silent      time.Duration `group:"Consumer" name:"webhook-silence" env:"CONSUMER_WEBHOOK_SILENCE" default:"60s" min:"1s" max:"1h" help:"How long a relayer may be silent about a transaction before it is asked."`
 
+	History time.Duration `group:"Consumer" name:"history-retention" env:"CONSUMER_HISTORY_RETENTION" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever. Their ids and idempotency keys can be used again after that."`
+
 	Relayers relayersFlags    `embed:"" group:"Relayers"`
 	Store    relayStoreFlags  `embed:"" group:"Store and queue"`
 	Tracing  cli.TracingFlags `embed:"" group:"Tracing"`
@@ -210,7 +212,7 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 		Settled: 3 * c.Relayers.Timeout, Tracer: tracer, Registerer: reg, Logger: log,
 	})
 	reconcile := reconciler.New(reconciler.Config{
-		Store: s.store, Queued: s.queue.Notify, Registerer: reg, Logger: log,
+		Store: s.store, Queued: s.queue.Notify, History: c.History, Registerer: reg, Logger: log,
 		Witnesses: func(at relay.Route) (witnesses []reconciler.Witness) {
 			if client := relayers.Client(at); client != nil {
 				witnesses = append(witnesses, reconciler.Witness{Relayer: client, URL: at.URL})

@@ -15,6 +15,8 @@
 // unknown. So does one that its relayer does not have in two checks. The checks go on, and so does the transaction if a relayer
 // has it after all; otherwise an operator ends it.
 //
+// Final transactions that are older than Config.History are deleted.
+//
 // # What is not guaranteed
 //
 // A relayer that reports a transaction as canceled, without a hash, and sends it nevertheless makes it execute twice.

@@ -27,6 +27,7 @@ type Store interface {
 	MatchReports(ctx context.Context) (removed int, err error)
 	Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (bool, error)
 	Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string) (bool, error)
+	Purge(ctx context.Context, history time.Duration, limit int) (deleted int, err error)
 }
 
 // Relayer is the part of a relayer's API that a reconciler calls.
@@ -53,6 +54,8 @@ type Config struct {
 	Interval time.Duration
 	// Withdraw is after how long a transaction that its relayer has accepted and not sent is taken back. Default 5 min.
 	Withdraw time.Duration
+	// History is how long final transactions are kept. Default: for ever.
+	History time.Duration
 	// Overdue is after how long without a webhook a transaction counts as overdue. Default 5 min.
 	Overdue    time.Duration
 	Registerer prometheus.Registerer
@@ -64,6 +67,7 @@ type Reconciler struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
+	purged  time.Time
 }
 
 // New returns a Reconciler.
@@ -82,6 +86,8 @@ const (
 	atOnce = 16
 	// page is how many silent transactions one round takes from the store at a time.
 	page = 200
+	// purgeInterval and purgePage are how often old transactions are deleted, and how many at a time.
+	purgeInterval, purgePage = time.Minute, 5000
 	// checksUntilLost is how many checks in a row must not find a transaction until it counts as lost.
 	checksUntilLost = 2
 	// checksUntilAway is how many checks in a row no relayer must answer until a transaction becomes unknown. With a minute until the
@@ -115,10 +121,11 @@ func (r *Reconciler) Run(ctx context.Context) error {
 
 // round looks at all transactions that are due now.
 func (r *Reconciler) round(ctx context.Context) error {
-	removed, unmatched := r.cfg.Store.MatchReports(ctx) // its failure must not keep relayers from being asked
+	removed, failed := r.cfg.Store.MatchReports(ctx) // its failure must not keep relayers from being asked
 	if removed > 0 {
 		r.log.Warn("reports dropped: no transaction had their ids for a day", "count", removed)
 	}
+	failed = errors.Join(failed, r.purge(ctx))
 	silent := &sync.Map{}
 	for {
 		due, err := r.cfg.Store.TakeDue(ctx, page)
@@ -126,7 +133,21 @@ func (r *Reconciler) round(ctx context.Context) error {
 			err = r.reconcile(ctx, due, silent)
 		}
 		if err != nil || len(due) < page {
-			return errors.Join(unmatched, err)
+			return errors.Join(failed, err)
+		}
+	}
+}
+
+// purge deletes old transactions, once a minute.
+func (r *Reconciler) purge(ctx context.Context) error {
+	if r.cfg.History <= 0 || time.Since(r.purged) < purgeInterval {
+		return nil
+	}
+	r.purged = time.Now()
+	for {
+		n, err := r.cfg.Store.Purge(ctx, r.cfg.History, purgePage)
+		if err != nil || n < purgePage {
+			return err
 		}
 	}
 }

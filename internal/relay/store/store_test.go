@@ -577,6 +577,42 @@ func TestResolve_Submitting(t *testing.T) {
 	}
 }
 
+// Old final transactions go, in batches, with all that belongs to them. Open ones and those with undelivered webhooks stay.
+func TestPurge_OldFinalOnes_AreDeletedInBatches(t *testing.T) {
+	f := setup(t)
+	old := func(status relay.Status) *relay.Transaction {
+		tx := transaction("shop")
+		first := firstID(time.Now().Add(-2 * time.Hour))
+		copy(tx.ID[:6], first[:6])
+		tx = f.accept(tx)
+		_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET status = $2, open = $3 WHERE id = $1`, tx.ID, status, !status.Final())
+		require.NoError(t, err)
+		return tx
+	}
+	for range 5 {
+		old(relay.Confirmed)
+	}
+	kept := []*relay.Transaction{old(relay.Unknown), old(relay.Failed), f.submitted("shop", "r1")}
+	_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET status = 'failed', open = false WHERE id = $1`, kept[2].ID)
+	require.NoError(t, err)
+	_, err = f.db.Exec(t.Context(), `INSERT INTO relay_deliveries (subject, target, revision, payload) VALUES ($1, 'shop', 2, '{}')`, kept[1].ID)
+	require.NoError(t, err)
+	_, err = f.db.Exec(t.Context(), `INSERT INTO relay_deliveries (subject, target, revision, payload, state)
+		SELECT id, 'shop', 1, '{}', 'delivered' FROM relay_transactions`)
+	require.NoError(t, err)
+	for _, want := range []int{3, 2, 0} {
+		n, err := f.Purge(t.Context(), time.Hour, 3)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	for _, tx := range kept {
+		require.Equal(t, tx.ID, f.read(tx.ID).ID)
+	}
+	require.Equal(t, 3, f.count(`SELECT count(*) FROM relay_transactions`))
+	require.Equal(t, 3, f.count(`SELECT count(DISTINCT tx) FROM relay_history`))
+	require.Zero(t, f.count(`SELECT count(*) FROM relay_deliveries WHERE subject NOT IN (SELECT id FROM relay_transactions)`))
+}
+
 // Silent transactions are due, each for one reconciler and less often each time. Final ones never are.
 func TestTakeDue_SilentOnes(t *testing.T) {
 	f := setup(t)
