@@ -46,6 +46,20 @@ func TestConsumer_LostBetweenPostAndStore_IsOneTransaction(t *testing.T) {
 		require.NoError(t, consumer.Stop(syscall.SIGTERM))
 		require.Len(t, w.relayer.Transactions(), 2)
 	})
+	t.Run("consumer stopped", func(t *testing.T) {
+		w := setup(t)
+		accepted, release := w.acceptAndWait()
+		consumer := w.consumer()
+		w.post("tx", "1")
+		w.await(accepted, "no submission")
+		require.NoError(t, consumer.Signal(syscall.SIGTERM))
+		time.AfterFunc(500*time.Millisecond, func() { close(release) }) // a consumer that did not wait would have ended
+		require.Eventually(t, func() bool { return consumer.Running() != nil }, patience, 10*time.Millisecond)
+		require.Contains(t, consumer.Running().Error(), "exit status 0")
+		w.submitted("tx", time.Second)
+		w.isOne("its answer was stored")
+		require.Equal(t, 1, w.relayer.Calls(upstreamtest.Submit))
+	})
 	t.Run("database killed", func(t *testing.T) {
 		w := setup(t)
 		accepted, release := w.acceptAndWait()
