@@ -2,6 +2,8 @@ package crashtest
 
 import (
 	"net/http"
+	"net/url"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -10,6 +12,8 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
+	testrabbitmq "github.com/rollcall-dev/rollcall/internal/testutil/rabbitmq"
+	testsqs "github.com/rollcall-dev/rollcall/internal/testutil/sqs"
 )
 
 // A relayer has accepted a transaction, and its consumer dies, freezes, or loses the database before it has stored that. The
@@ -121,6 +125,34 @@ func TestConsumer_Blind_OtherDoesTheWork(t *testing.T) {
 	}
 	require.NoError(t, sighted.Running())
 	require.Len(t, w.relayer.Transactions(), posted)
+}
+
+// The message reaches a consumer by each queue, and the one relayer gets its own key.
+func TestRelay_QueueAtABroker_BringsEachTransactionOnce(t *testing.T) {
+	for name, env := range map[string]func(*testing.T) []string{
+		"RabbitMQ": func(t *testing.T) []string { return []string{"QUEUE_URL=" + testrabbitmq.URL(t)} },
+		"SQS": func(t *testing.T) []string {
+			endpoint := testsqs.Endpoint(t)
+			address, ok := strings.CutPrefix(testsqs.QueueURL(t, endpoint, "relay"), "http://")
+			require.True(t, ok)
+			return []string{
+				"QUEUE_URL=sqs://" + address + "?create=true&endpoint=" + url.QueryEscape(endpoint),
+				"AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t, env(t)...)
+			w.consumer("CONSUMER_RELAYER_KEY=another-another-another-another-another", "CONSUMER_RELAYER_KEYS=oz-relayer-0:"+relayerKey)
+			for i := range 10 {
+				w.post(number(i), "1")
+			}
+			for i := range 10 {
+				w.submitted(number(i), patience)
+			}
+			require.Len(t, w.relayer.Transactions(), 10)
+		})
+	}
 }
 
 // Amounts that no float can hold reach the relayer as the client posted them.

@@ -10,12 +10,16 @@ import (
 	"go.uber.org/goleak"
 
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	testrabbitmq "github.com/rollcall-dev/rollcall/internal/testutil/rabbitmq"
+	testsqs "github.com/rollcall-dev/rollcall/internal/testutil/sqs"
 )
 
 // product is the path of rollcall.
 var product string
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(built{m})) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(testsqs.Main(testrabbitmq.Main(testpostgres.Main(built{m}))))
+}
 
 // built builds the product before the tests run.
 type built struct{ m *testing.M }

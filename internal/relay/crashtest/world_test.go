@@ -40,6 +40,7 @@ const (
 // world is a relay path with one API, and a stand-in for a relayer.
 type world struct {
 	t        *testing.T
+	env      []string
 	redis    *testredis.Server
 	postgres *testpostgres.Server
 	relayer  *upstreamtest.Relayer
@@ -47,13 +48,14 @@ type world struct {
 	client   http.Client
 }
 
-func setup(t *testing.T) *world {
+// setup starts an API. env is for it and for all consumers.
+func setup(t *testing.T, env ...string) *world {
 	t.Helper()
 	// The kernel kills the children of a thread when the thread ends. Threads on which package pgserver ran a server may end.
 	// This goroutine is the only one on its thread.
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
-	w := &world{t: t, redis: testredis.Start(t), postgres: testpostgres.Own(t)}
+	w := &world{t: t, env: env, redis: testredis.Start(t), postgres: testpostgres.Own(t)}
 	w.client = http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	w.relayer = upstreamtest.Start(t, upstreamtest.Options{Key: relayerKey, Scope: "0123456789abcdef"})
 	c := w.redis.Client()
@@ -67,7 +69,7 @@ func setup(t *testing.T) *world {
 func (w *world) start(role, ready string, env ...string) (p *testproc.Process, url string) {
 	w.t.Helper()
 	cmd := exec.Command(product, role)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.t.TempDir(), "DATABASE_URL=" + w.postgres.URL(), "REDIS_URL=" + w.redis.URL()}, env...)
+	cmd.Env = append(append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.t.TempDir(), "DATABASE_URL=" + w.postgres.URL(), "REDIS_URL=" + w.redis.URL()}, w.env...), env...)
 	p, err := testproc.Start(cmd, func(line string) bool {
 		var entry struct{ Msg, HTTP string }
 		if json.Unmarshal([]byte(line), &entry) != nil || entry.Msg != ready {
