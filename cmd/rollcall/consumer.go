@@ -35,7 +35,7 @@ type consumerCmd struct {
 	Concurrency int           `group:"Consumer" env:"CONSUMER_CONCURRENCY" default:"64" min:"1" max:"1000" help:"Transactions that are submitted at the same time."`
 	Silent      time.Duration `group:"Consumer" name:"webhook-silence" env:"CONSUMER_WEBHOOK_SILENCE" default:"60s" min:"1s" max:"1h" help:"How long a relayer may be silent about a transaction before it is asked."`
 
-	History time.Duration `group:"Consumer" name:"history-retention" env:"CONSUMER_HISTORY_RETENTION" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever. Their ids and idempotency keys can be used again after that."`
+	History time.Duration `group:"Consumer" name:"history-retention" env:"CONSUMER_HISTORY_RETENTION" default:"0s" min:"0s" help:"How long transactions are kept after they became final, such as 2160h for 90 days, and 24h or more; 0 for ever. Their ids and idempotency keys can be used again after that."`
 
 	Relayers relayersFlags    `embed:"" group:"Relayers"`
 	Store    relayStoreFlags  `embed:"" group:"Store and queue"`
@@ -114,6 +114,9 @@ func (r *relayersFlags) client(id, url string) (*upstream.Client, error) {
 // Check reports what is wrong with the settings together.
 func (c *consumerCmd) Check(p *config.Problems) {
 	cli.CheckListen(p, &c.Listen, ":9090")
+	if c.History > 0 && c.History < 24*time.Hour {
+		p.Addf(&c.History, "give 24h or more, or 0 to keep them for ever", "is %v: clients may still ask for transactions, or repeat them", c.History)
+	}
 	c.Relayers.check(p)
 	c.Store.check(p)
 	c.Tracing.CheckFlags(p)

@@ -212,6 +212,11 @@ func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, m queue
 		if verdict, next = c.attempt(ctx, m.ID, choice, d); !next {
 			return verdict
 		}
+		select {
+		case <-draining: // a request to another relayer would outlast the time that a stopping consumer has
+			return verdict
+		default:
+		}
 	}
 	return verdict
 }

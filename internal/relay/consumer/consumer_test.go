@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
@@ -40,6 +42,26 @@ func TestConsumer_Queued_IsSubmitted(t *testing.T) {
 		require.Equal(t, uint64(100_000), tx.GasLimit)
 		require.NotEmpty(t, tx.IdempotencyKey)
 	}
+}
+
+// The client's trace goes on at the relayer, by way of the consumer's own span.
+func TestConsumer_Traceparent_IsTheParentAndReachesTheRelayer(t *testing.T) {
+	t.Parallel()
+	r := ours(t, nil)
+	w := setup(t, r)
+	spans := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	id := w.post(1)
+	_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET traceparent = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'`)
+	require.NoError(t, err)
+	w.consume(func(c *Config) { c.Tracer = provider.Tracer("test") })
+	w.reaches(id, relay.Submitted)
+	require.Len(t, spans.GetSpans(), 1)
+	span := spans.GetSpans()[0]
+	require.Equal(t, "submit", span.Name)
+	require.Equal(t, "0af7651916cd43dd8448eb211c80319c", span.SpanContext.TraceID().String())
+	require.Equal(t, "b7ad6b7169203331", span.Parent.SpanID().String())
+	require.Equal(t, "00-0af7651916cd43dd8448eb211c80319c-"+span.SpanContext.SpanID().String()+"-01", r.Transactions()[0].Traceparent)
 }
 
 // A fault of this program in one message must neither end the consumer nor count against the relayer.

@@ -56,6 +56,8 @@ type Config struct {
 	Withdraw time.Duration
 	// History is how long final transactions are kept. Default: for ever.
 	History time.Duration
+	// Away is after how long without an answer of any relayer a transaction becomes unknown. Default 30 min.
+	Away time.Duration
 	// Overdue is after how long without a webhook a transaction counts as overdue. Default 5 min.
 	Overdue    time.Duration
 	Registerer prometheus.Registerer
@@ -73,6 +75,7 @@ type Reconciler struct {
 // New returns a Reconciler.
 func New(cfg Config) *Reconciler {
 	cfg.Interval = cmp.Or(cfg.Interval, 5*time.Second)
+	cfg.Away = cmp.Or(cfg.Away, 30*time.Minute)
 	cfg.Overdue = cmp.Or(cfg.Overdue, 5*time.Minute)
 	cfg.Withdraw = cmp.Or(cfg.Withdraw, 5*time.Minute)
 	if cfg.Queued == nil {
@@ -90,8 +93,8 @@ const (
 	purgeInterval, purgePage = time.Minute, 5000
 	// checksUntilLost is how many checks in a row must not find a transaction until it counts as lost.
 	checksUntilLost = 2
-	// checksUntilAway is how many checks in a row no relayer must answer until a transaction becomes unknown. With a minute until the
-	// first, and each pause twice as long as the one before, that is after half an hour.
+	// checksUntilAway is how many checks in a row no relayer must answer, beside the time of Config.Away, until a transaction becomes
+	// unknown.
 	checksUntilAway = 5
 )
 
@@ -125,7 +128,6 @@ func (r *Reconciler) round(ctx context.Context) error {
 	if removed > 0 {
 		r.log.Warn("reports dropped: no transaction had their ids for a day", "count", removed)
 	}
-	failed = errors.Join(failed, r.purge(ctx))
 	silent := &sync.Map{}
 	for {
 		due, err := r.cfg.Store.TakeDue(ctx, page)
@@ -133,23 +135,22 @@ func (r *Reconciler) round(ctx context.Context) error {
 			err = r.reconcile(ctx, due, silent)
 		}
 		if err != nil || len(due) < page {
-			return errors.Join(failed, err)
+			return errors.Join(failed, err, r.purge(ctx))
 		}
 	}
 }
 
-// purge deletes old transactions, once a minute.
+// purge deletes old transactions: some in each round while there are many, so that neither the other work nor the database waits,
+// and then once a minute.
 func (r *Reconciler) purge(ctx context.Context) error {
 	if r.cfg.History <= 0 || time.Since(r.purged) < purgeInterval {
 		return nil
 	}
-	r.purged = time.Now()
-	for {
-		n, err := r.cfg.Store.Purge(ctx, r.cfg.History, purgePage)
-		if err != nil || n < purgePage {
-			return err
-		}
+	n, err := r.cfg.Store.Purge(ctx, r.cfg.History, purgePage)
+	if n < purgePage {
+		r.purged = time.Now()
 	}
+	return err
 }
 
 // reconcile queues transactions again that no relayer has, and asks the relayers about the others. A relayer that does not
@@ -240,7 +241,7 @@ func (r *Reconciler) find(ctx context.Context, d *store.Due, ref upstream.Ref, s
 
 // away makes a transaction unknown about which no relayer has answered for long. The checks go on.
 func (r *Reconciler) away(ctx context.Context, d *store.Due, log *slog.Logger) error {
-	if d.Checks < checksUntilAway {
+	if d.Checks < checksUntilAway || time.Since(d.HeardAt) < r.cfg.Away {
 		return nil
 	}
 	return r.park(ctx, d, "its relayer has accepted it as "+d.RelayerTx+", and no relayer has answered about it in several checks", log)
@@ -347,7 +348,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"result"}),
 		requeued:  prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_requeued_total", Help: "Transactions that were queued again, because no relayer had them for too long."}),
 		withdrawn: prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_withdrawn_total", Help: "Transactions that were taken back from a relayer that had accepted and not sent them."}),
-		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that became unknown after a relayer had accepted them: it does not have them any more, does not send them although it has no idempotency keys, or no relayer answers about them for half an hour."}),
+		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that became unknown after a relayer had accepted them: it does not have them any more, does not send them although it has no idempotency keys, or no relayer has answered about them for half an hour."}),
 		overdue:   prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_webhook_timeouts_total", Help: "Checks of transactions without a webhook for longer than five minutes."}),
 	}
 	if reg != nil {

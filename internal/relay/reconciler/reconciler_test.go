@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/big"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -115,14 +116,7 @@ func (w *world) reaches(id uuid.UUID, status relay.Status) *relay.Transaction {
 // confirmedByChecks waits until checks have found a transaction's end. The pause between them doubles, so each is made due.
 func (w *world) confirmedByChecks(id uuid.UUID) {
 	w.t.Helper()
-	require.Eventually(w.t, func() bool {
-		_, err := w.db.Exec(w.t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
-		if err != nil {
-			return false
-		}
-		tx, err := w.ByID(w.t.Context(), id)
-		return err == nil && tx.Status == relay.Confirmed
-	}, 40*time.Second, 20*time.Millisecond)
+	w.dueUntil(func() bool { return w.reads(id).Status == relay.Confirmed })
 }
 
 // Without any webhook a transaction reaches its end, with its hash.
@@ -142,9 +136,9 @@ func TestReconciler_RelayerFails_ChangesNothing(t *testing.T) {
 	for _, fault := range []upstreamtest.Fault{upstreamtest.Error(500), upstreamtest.Drop, upstreamtest.Respond(200, "<html>")} {
 		asked := w.relayer.Calls(upstreamtest.Get)
 		w.relayer.Fail(upstreamtest.Get, fault)
-		// The pause between checks doubles, so the next check is made due. After many checks the transaction would be unknown.
+		// The pause between checks doubles, so the next check is made due.
 		require.Eventually(t, func() bool {
-			_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now(), checks = 0 WHERE check_at > now()`)
+			_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
 			return err == nil && w.relayer.Calls(upstreamtest.Get) >= asked+2
 		}, 40*time.Second, 20*time.Millisecond)
 		require.Equal(t, relay.Submitted, w.reaches(id, relay.Submitted).Status)
@@ -184,24 +178,71 @@ func TestReconciler_NoRelayerAnswersForLong_IsUnknownUntilOneDoes(t *testing.T) 
 			var back atomic.Bool
 			var w *world
 			w = setup(t, func(c *Config) {
+				c.Away = time.Millisecond
 				c.Witnesses = func(relay.Route) []Witness {
 					if back.Load() {
-						return []Witness{{w.client, w.route.URL}}
+						return []Witness{{revisioned{w.client}, w.route.URL}}
 					}
 					return witnesses(w)
 				}
 			})
 			id, relayerTx := w.submitted()
+			w.relayer.Advance(t, relayerTx, "mined")
+			known, err := revisioned{w.client}.Get(t.Context(), upstream.Ref{ID: w.route.RelayerID, Scope: w.route.Scope}, relayerTx)
+			require.NoError(t, err)
+			_, err = w.Apply(t.Context(), []relay.Update{{RelayerTx: relayerTx, Status: relay.Mined, Hash: &known.Hash, Revision: known.Revision, At: time.Now()}})
+			require.NoError(t, err)
 			tx := w.reaches(id, relay.Unknown)
 			require.Contains(t, tx.Reason, relayerTx)
-			checks := 0
-			require.NoError(t, w.db.QueryRow(t.Context(), `SELECT checks FROM relay_transactions`).Scan(&checks))
-			require.Zero(t, checks, "it is asked for again in a minute")
-			w.relayer.Advance(t, relayerTx, "confirmed")
 			back.Store(true)
+			w.dueUntil(func() bool { return w.reads(id).Status == relay.Mined }) // the relayer has nothing new
+			w.relayer.Advance(t, relayerTx, "confirmed")
 			w.confirmedByChecks(id)
 		})
 	}
+}
+
+// Checks that a relayer answers count for nothing, also if nothing is new: a later failure is the first one.
+func TestReconciler_NothingNew_IsNoMissedCheck(t *testing.T) {
+	var w *world
+	w = setup(t, func(c *Config) {
+		c.Away = time.Millisecond
+		c.Witnesses = func(relay.Route) []Witness { return []Witness{{revisioned{w.client}, w.route.URL}} }
+	})
+	id, relayerTx := w.submitted()
+	w.relayer.Advance(t, relayerTx, "mined")
+	w.dueUntil(func() bool { return w.reads(id).Status == relay.Mined })
+	asked := w.relayer.Calls(upstreamtest.Get)
+	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Get) > asked+2*checksUntilAway })
+	w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(503))
+	asked = w.relayer.Calls(upstreamtest.Get)
+	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Get) >= asked+2 })
+	require.Equal(t, relay.Mined, w.reads(id).Status)
+}
+
+// revisioned is a relayer that gives each status a revision, as ours does.
+type revisioned struct{ Relayer }
+
+func (r revisioned) Get(ctx context.Context, ref upstream.Ref, id string) (upstream.Transaction, error) {
+	got, err := r.Relayer.Get(ctx, ref, id)
+	got.Revision = 1 + slices.Index([]upstream.Status{upstream.Pending, upstream.Submitted, upstream.Mined, upstream.Confirmed}, got.Status)
+	return got, err
+}
+
+// dueUntil makes each next check due until a condition holds.
+func (w *world) dueUntil(holds func() bool) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		_, err := w.db.Exec(w.t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+		return err == nil && holds()
+	}, 40*time.Second, 20*time.Millisecond)
+}
+
+func (w *world) reads(id uuid.UUID) *relay.Transaction {
+	w.t.Helper()
+	tx, err := w.ByID(w.t.Context(), id)
+	require.NoError(w.t, err)
+	return tx
 }
 
 // A relayer under another URL that has no such transaction may be another one with the same name.

@@ -18,8 +18,10 @@ const maxCheckDoublings = 6
 // Due is a transaction that the reconciler has to look at.
 type Due struct {
 	*relay.Transaction
-	// Checks is how often it was due since its last change, this time included.
+	// Checks is how often it was due since the last report, this time included. A relayer's answer to a check is a report.
 	Checks int
+	// HeardAt is the time of the last report or change.
+	HeardAt time.Time
 }
 
 // TakeDue returns up to limit transactions that nothing was heard of for too long, and postpones their next check. Several
@@ -28,16 +30,19 @@ func (s *Store) TakeDue(ctx context.Context, limit int) ([]Due, error) {
 	rows, err := s.db.Query(ctx, `UPDATE relay_transactions t SET checks = checks + 1,
 			check_at = now() + (CASE WHEN status IN ('queued', 'submitting') THEN $2::interval ELSE $3::interval END) * 2 ^ LEAST(checks, $4)
 		WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions WHERE open AND check_at <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
-		RETURNING `+columns, limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings)
+		RETURNING `+columns+`, GREATEST(updated_at, reported_at) AS heard_at`, limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings)
 	if err != nil {
 		return nil, fmt.Errorf("take due transactions: %w", err)
 	}
 	due, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (d Due, err error) {
-		one, err := pgx.RowToStructByName[row](r)
+		one, err := pgx.RowToStructByName[struct {
+			row
+			HeardAt time.Time `db:"heard_at"`
+		}](r)
 		if err != nil {
 			return d, err
 		}
-		d.Checks = one.Checks
+		d.Checks, d.HeardAt = one.Checks, one.HeardAt
 		d.Transaction, err = one.transaction()
 		return d, err
 	})

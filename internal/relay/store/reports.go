@@ -35,6 +35,9 @@ const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined'
 // OpenZeppelin's relayer writes the no-op's call before its hash. Otherwise the hash is not the transaction's, and confirmed becomes
 // unknown, because only the chain shows which of the two was executed.
 //
+// A report that names the transaction is the answer to a check. It counts also with the revision that is known: the relayer is there, and
+// a transaction that became unknown because no relayer answered goes on.
+//
 // "found" has the transactions of the relayer's ids. Only an array of ids, and a condition on "open" that no index can use,
 // make the planner read these alone: with a join, it reads all open transactions for each batch. A report that does not name the
 // transaction, of an id that two relayers have given, changes no row: the reconciler asks both.
@@ -59,7 +62,7 @@ func applySQL(enqueueRequeued string) string {
 				CASE WHEN NOT call.differs THEN a.reason ELSE 'its relayer reports another call' || coalesce(': 0x' || encode(a.tx_hash, 'hex'), '') END AS reason,
 				CASE WHEN NOT call.differs THEN a.tx_hash END AS tx_hash) AS e
 			WHERE t.id = ANY(ARRAY(SELECT id FROM matched)) AND CASE WHEN NOT t.open OR t.relayer_tx IS DISTINCT FROM a.relayer_tx THEN false
-				WHEN a.revision > 0 AND (t.reported_revision > 0 OR a.at IS NULL) THEN a.revision > t.reported_revision
+				WHEN a.revision > 0 AND (t.reported_revision > 0 OR a.at IS NULL) THEN a.revision > t.reported_revision OR a.revision = t.reported_revision AND a.tx IS NOT NULL
 				WHEN a.at IS NULL THEN (` + fmt.Sprintf(rank, "a.status") + `, e.tx_hash IS NOT NULL) > (` + fmt.Sprintf(rank, "t.status") + `, t.tx_hash IS NOT NULL)
 				ELSE (a.at, ` + fmt.Sprintf(rank, "a.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
 			ORDER BY t.id FOR UPDATE OF t
@@ -158,7 +161,7 @@ const maxMatched = 1000
 func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
 	// The planner makes a join of EXISTS, and may read the index of all transactions for it.
 	if _, err := s.db.Exec(ctx, fmt.Sprintf(storedSQL, `r.id = ANY(ARRAY(SELECT id FROM relay_reports k
-			WHERE received_at > now() - interval '10 minutes' AND (SELECT true FROM relay_transactions t WHERE t.relayer_tx = k.relayer_tx LIMIT 1) ORDER BY id LIMIT $2))`)+s.apply+`SELECT`,
+			WHERE received_at > now() - interval '10 minutes' AND (SELECT true FROM relay_transactions t WHERE t.relayer_tx = k.relayer_tx LIMIT 1) ORDER BY received_at, id LIMIT $2))`)+s.apply+`SELECT`,
 		s.cfg.Silent, maxMatched); err != nil {
 		removed, purged := s.purgeReports(ctx)
 		return removed, errors.Join(fmt.Errorf("match reports: %w", err), purged)
@@ -166,7 +169,7 @@ func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
 	return s.purgeReports(ctx)
 }
 
-// purgeReports removes reports that nothing has claimed for a week. They are purged even if matching fails, because it may fail
+// purgeReports removes reports that nothing has claimed for a day. They are purged even if matching fails, because it may fail
 // for their number.
 func (s *Store) purgeReports(ctx context.Context) (removed int, err error) {
 	tag, err := s.db.Exec(ctx, `DELETE FROM relay_reports WHERE received_at < now() - interval '1 day'`)

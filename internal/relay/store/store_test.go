@@ -585,20 +585,23 @@ func TestPurge_OldFinalOnes_AreDeletedInBatches(t *testing.T) {
 		first := firstID(time.Now().Add(-2 * time.Hour))
 		copy(tx.ID[:6], first[:6])
 		tx = f.accept(tx)
-		_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET status = $2, open = $3 WHERE id = $1`, tx.ID, status, !status.Final())
+		_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET status = $2, open = $3, updated_at = now() - interval '61 minutes' WHERE id = $1`, tx.ID, status, !status.Final())
 		require.NoError(t, err)
 		return tx
 	}
-	for range 5 {
+	first := old(relay.Confirmed)
+	for range 4 {
 		old(relay.Confirmed)
 	}
-	kept := []*relay.Transaction{old(relay.Unknown), old(relay.Failed), f.submitted("shop", "r1")}
+	kept := []*relay.Transaction{old(relay.Unknown), old(relay.Failed), f.submitted("shop", "r1"), old(relay.Failed)}
 	_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET status = 'failed', open = false WHERE id = $1`, kept[2].ID)
+	require.NoError(t, err)
+	_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET updated_at = now() - interval '59 minutes' WHERE id = $1`, kept[3].ID) // it was open for long
 	require.NoError(t, err)
 	_, err = f.db.Exec(t.Context(), `INSERT INTO relay_deliveries (subject, target, revision, payload) VALUES ($1, 'shop', 2, '{}')`, kept[1].ID)
 	require.NoError(t, err)
 	_, err = f.db.Exec(t.Context(), `INSERT INTO relay_deliveries (subject, target, revision, payload, state)
-		SELECT id, 'shop', 1, '{}', 'delivered' FROM relay_transactions`)
+		SELECT id, 'shop', 1, '{}', CASE WHEN id = $1 THEN 'dead_letter' ELSE 'delivered' END FROM relay_transactions`, first.ID)
 	require.NoError(t, err)
 	for _, want := range []int{3, 2, 0} {
 		n, err := f.Purge(t.Context(), time.Hour, 3)
@@ -608,8 +611,8 @@ func TestPurge_OldFinalOnes_AreDeletedInBatches(t *testing.T) {
 	for _, tx := range kept {
 		require.Equal(t, tx.ID, f.read(tx.ID).ID)
 	}
-	require.Equal(t, 3, f.count(`SELECT count(*) FROM relay_transactions`))
-	require.Equal(t, 3, f.count(`SELECT count(DISTINCT tx) FROM relay_history`))
+	require.Equal(t, 4, f.count(`SELECT count(*) FROM relay_transactions`))
+	require.Equal(t, 4, f.count(`SELECT count(DISTINCT tx) FROM relay_history`))
 	require.Zero(t, f.count(`SELECT count(*) FROM relay_deliveries WHERE subject NOT IN (SELECT id FROM relay_transactions)`))
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -102,7 +103,7 @@ func (c *Client) roundTrip(ctx context.Context, r *request, a *attempt) (*respon
 	return out, nil
 }
 
-// reason returns why a call has no response, without the URL that net/http puts into its errors.
+// reason returns why a call has no response, without the URL and the addresses that net/http puts into its errors: clients see it.
 func reason(ctx context.Context, err error) string {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		err = failed.Err
@@ -112,6 +113,12 @@ func reason(ctx context.Context, err error) string {
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return "no answer in time"
+	}
+	if failed, ok := errors.AsType[*net.DNSError](err); ok {
+		return clip("lookup: " + failed.Err)
+	}
+	if failed, ok := errors.AsType[*net.OpError](err); ok {
+		return clip(failed.Op + ": " + failed.Err.Error())
 	}
 	return clip(err.Error())
 }
