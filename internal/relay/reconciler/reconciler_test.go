@@ -15,6 +15,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -227,6 +228,25 @@ func (r revisioned) Get(ctx context.Context, ref upstream.Ref, id string) (upstr
 	got, err := r.Relayer.Get(ctx, ref, id)
 	got.Revision = 1 + slices.Index([]upstream.Status{upstream.Pending, upstream.Submitted, upstream.Mined, upstream.Confirmed}, got.Status)
 	return got, err
+}
+
+// A transaction of which nothing new was heard for long is counted, for the alert.
+func TestReconciler_NoWebhookForLong_IsCounted(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	w := setup(t, func(c *Config) { c.Registerer, c.Overdue = registry, time.Second })
+	w.submitted()
+	count := func() float64 {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == "rollcall_relay_webhook_timeouts_total" {
+				return f.GetMetric()[0].GetCounter().GetValue()
+			}
+		}
+		return -1
+	}
+	require.Zero(t, count())
+	w.dueUntil(func() bool { return count() > 0 })
 }
 
 // dueUntil makes each next check due until a condition holds.

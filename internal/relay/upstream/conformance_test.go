@@ -2,6 +2,7 @@ package upstream_test
 
 import (
 	"context"
+	"math/big"
 	"testing"
 	"time"
 
@@ -68,6 +69,20 @@ func ourRelayer(t *testing.T, tracer trace.Tracer) string {
 		require.NoError(t, <-done)
 	})
 	return "http://" + web.Addr().String()
+}
+
+// Our relayer gets an amount that no float can hold as the client posted it, and returns it so.
+func TestSubmit_LargestValue_ReachesOurRelayer(t *testing.T) {
+	t.Parallel()
+	client := open(t, ourRelayer(t, nil), func(c *upstream.Config) { c.Key = upstreamtest.Key })
+	s := submission()
+	s.RelayerID, s.IdempotencyKey = relayertest.PoolID, "largest"
+	s.Value = new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
+	result := client.Submit(t.Context(), s)
+	require.Equal(t, upstream.Accepted, result.Outcome, result.Reason)
+	tx, err := client.Get(t.Context(), upstream.Ref{ID: relayertest.PoolID}, result.Transaction.ID)
+	require.NoError(t, err)
+	require.Equal(t, s.Value, tx.Value)
 }
 
 // The span of a signature is below the span that the request's header names, and is exported only if the client samples the trace.
