@@ -34,7 +34,7 @@ dev: ## Run a whole cluster on this machine, with its data in build/dev
 
 # Uncached: what the tests find depends on real processes and clocks, which Go's test cache does not see.
 test: ## Run every test, with the race detector
-	@echo 'All tests take about a quarter of an hour on two cores, the first time longer: everything is compiled before.'
+	@echo 'All tests take 20 to 30 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
 	scripts/progress.sh 60 'testing' go test -race -tags $(TAGS) -count=1 -timeout 25m ./...
 
