@@ -238,7 +238,10 @@ func TestFounding_WithoutOne(t *testing.T) {
 			return false
 		}, "%s says that it waits for %s alone", id, c.ids[2])
 		require.Empty(t, n.logged("cluster bootstrapped"))
-		require.Zero(t, n.stop())
+	}
+	// Not before both have logged that: one that waits for the other as well names both.
+	for _, id := range c.ids[:2] {
+		require.Zero(t, c.nodes[id].stop())
 	}
 	for _, id := range c.ids[:2] {
 		c.opts.nodeEnv[id] = map[string]string{"ROLLCALL_BOOTSTRAP_WITHOUT": c.ids[2]}
