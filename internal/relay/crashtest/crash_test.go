@@ -21,10 +21,7 @@ import (
 func TestConsumer_LostBetweenPostAndStore_IsOneTransaction(t *testing.T) {
 	t.Run("consumer killed", func(t *testing.T) {
 		w := setup(t)
-		accepted, _ := w.acceptAndWait()
-		consumer := w.consumer()
-		w.post("tx", "1")
-		w.await(accepted, "no submission")
+		consumer, _ := w.inFlight()
 		killed := time.Now()
 		consumer.Kill()
 		w.consumer()
@@ -35,10 +32,7 @@ func TestConsumer_LostBetweenPostAndStore_IsOneTransaction(t *testing.T) {
 	})
 	t.Run("consumer frozen", func(t *testing.T) {
 		w := setup(t)
-		accepted, release := w.acceptAndWait()
-		consumer := w.consumer()
-		w.post("tx", "1")
-		w.await(accepted, "no submission")
+		consumer, release := w.inFlight()
 		require.NoError(t, consumer.Freeze())
 		w.consumer()
 		w.submitted("tx", patience)
@@ -52,10 +46,7 @@ func TestConsumer_LostBetweenPostAndStore_IsOneTransaction(t *testing.T) {
 	})
 	t.Run("consumer stopped", func(t *testing.T) {
 		w := setup(t)
-		accepted, release := w.acceptAndWait()
-		consumer := w.consumer()
-		w.post("tx", "1")
-		w.await(accepted, "no submission")
+		consumer, release := w.inFlight()
 		require.NoError(t, consumer.Signal(syscall.SIGTERM))
 		time.AfterFunc(500*time.Millisecond, func() { close(release) }) // a consumer that did not wait would have ended
 		require.Eventually(t, func() bool { return consumer.Running() != nil }, patience, 10*time.Millisecond)
@@ -66,10 +57,7 @@ func TestConsumer_LostBetweenPostAndStore_IsOneTransaction(t *testing.T) {
 	})
 	t.Run("database killed", func(t *testing.T) {
 		w := setup(t)
-		accepted, release := w.acceptAndWait()
-		consumer := w.consumer()
-		w.post("tx", "1")
-		w.await(accepted, "no submission")
+		consumer, release := w.inFlight()
 		w.postgres.Kill()
 		close(release)
 		require.NotEqual(t, http.StatusOK, w.call(http.MethodGet, "/api/v1/relay/status/tx", nil, new(transaction)))
@@ -80,11 +68,8 @@ func TestConsumer_LostBetweenPostAndStore_IsOneTransaction(t *testing.T) {
 	})
 	t.Run("database away for one consumer", func(t *testing.T) {
 		w := setup(t)
-		accepted, release := w.acceptAndWait()
 		way, address := w.through(w.postgres.URL())
-		blind := w.consumer("DATABASE_URL=" + address)
-		w.post("tx", "1")
-		w.await(accepted, "no submission")
+		blind, release := w.inFlight("DATABASE_URL=" + address)
 		way.cut()
 		close(release)
 		w.consumer()

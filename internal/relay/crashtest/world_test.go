@@ -160,6 +160,17 @@ func (w *world) acceptAndWait() (accepted <-chan struct{}, release chan struct{}
 	return signal, release
 }
 
+// inFlight starts a consumer, and returns when the relayer has accepted its submission of "tx". The relayer answers when release is
+// closed.
+func (w *world) inFlight(env ...string) (consumer *testproc.Process, release chan struct{}) {
+	w.t.Helper()
+	accepted, release := w.acceptAndWait()
+	consumer = w.consumer(env...)
+	w.post("tx", "1")
+	w.await(accepted, "no submission")
+	return consumer, release
+}
+
 // held is an answer that is not sent yet.
 type held struct {
 	header http.Header
