@@ -53,17 +53,22 @@ type Director struct {
 
 // service is an entry of the directory with its state in this epoch.
 type service struct {
-	entry  *fsm.Entry
-	result health.Result // of its last check; before the first check only the target
+	entry *fsm.Entry
+	// state is shared with the mirror, so it is replaced and never changed. It holds the result of the last check, and
+	// before the first one only the address. Its Hold means that the guard keeps the failed service listed.
+	state *mirror.Entry
 	// recovering: the recovery waits for its verdict.
 	recovering bool
-	// held: it failed, and the guard keeps it listed.
-	held bool
 	// dirty: listed in Director.upserts. An entry in upserts that is not dirty has been removed.
 	dirty bool
 }
 
-func (s *service) verdict() health.Verdict { return s.result.Verdict }
+// hold sets whether the guard keeps the service listed.
+func (s *service) hold(yes bool) {
+	state := *s.state
+	state.Hold = yes
+	s.state = &state
+}
 
 // kind counts the services of a kind.
 type kind struct {
@@ -264,7 +269,7 @@ func (d *Director) load(state *fsm.State) {
 	}
 	d.apply(changes)
 	for _, s := range d.services.Scan {
-		if s.verdict() == health.Unknown {
+		if s.state.Status == mirror.Unknown {
 			d.trackRecovery(s, true)
 		}
 	}
@@ -308,17 +313,17 @@ func (d *Director) set(e *fsm.Entry) health.Target {
 			delete(d.kinds[s.entry.Kind].guard.waiting, e.ID)
 		}
 	}
-	moved := s.result.URL != target.URL
-	turned := s.result.Kind != target.Kind
 	s.entry = e
-	if moved {
-		s.result = health.Result{}
-	}
-	if moved || turned {
-		s.held = false
+	switch {
+	case s.state == nil || s.state.URL != target.URL:
+		s.state = &mirror.Entry{ID: e.ID, Kind: e.Kind, URL: target.URL, Status: mirror.Unknown}
+		d.queueUpdate(s)
+	case s.state.Kind != e.Kind:
+		state := *s.state
+		state.Kind, state.Hold = e.Kind, false
+		s.state = &state
 		d.queueUpdate(s)
 	}
-	s.result.Target = target
 	d.count(s, +1)
 	return target
 }
@@ -344,36 +349,40 @@ func (d *Director) applyResult(r *health.Result, now time.Time) {
 	if !ok {
 		return // cannot happen: the checker removes such services at once
 	}
-	before := s.verdict()
+	before := s.state
 	d.count(s, -1)
-	s.result = *r
-	if s.verdict() != before {
-		d.onVerdictChange(s, before)
+	s.state = &mirror.Entry{
+		ID: r.ID, Kind: s.entry.Kind, URL: r.URL, Status: mirrorStatus(r.Verdict), Hold: before.Hold,
+		LastCheck: r.At, Latency: r.Latency, Failures: r.Failures, Reason: r.Reason,
+	}
+	if s.state.Status != before.Status {
+		d.onVerdictChange(s, before.Status)
 	}
 	d.count(s, +1)
 	d.queueUpdate(s)
-	if s.verdict() != health.Unknown {
+	if s.state.Status != mirror.Unknown {
 		d.trackRecovery(s, false)
 	}
 	d.kinds[s.entry.Kind].guard.recordCheck(r, now)
 }
 
 // onVerdictChange handles a changed verdict. d.mu is held.
-func (d *Director) onVerdictChange(s *service, before health.Verdict) {
-	listed := before == health.Up || d.writer.Active(s.entry.ID)
+func (d *Director) onVerdictChange(s *service, before mirror.Status) {
+	listed := before == mirror.Healthy || d.writer.Active(s.entry.ID)
+	healthy := s.state.Status == mirror.Healthy
 	switch {
-	case s.verdict() == health.Up && s.held:
-		s.held = false
+	case healthy && s.state.Hold:
+		s.hold(false)
 		d.log.Info("relayer recovered before its removal", d.attrs(s)...)
-	case s.verdict() == health.Up && before == health.Down:
+	case healthy && before == mirror.Unhealthy:
 		d.metrics.recoveries.Inc()
 		d.log.Info("relayer recovered", d.attrs(s)...)
-	case s.verdict() == health.Up && !listed:
+	case healthy && !listed:
 		d.newlyHealthy = append(d.newlyHealthy, s)
-	case s.verdict() == health.Up:
+	case healthy:
 		// The service was inherited from the previous leader, and is still healthy.
 	case d.cfg.MassFailureThreshold > 0 && (listed || !d.writer.Status().Claimed): // it may be listed, while Redis is away
-		s.held = true
+		s.hold(true)
 	case !listed:
 		d.log.Info("relayer found unhealthy", d.attrs(s)...)
 	}
@@ -429,8 +438,8 @@ func (d *Director) reportRemovals(removals []mirror.Removal) {
 // attrs returns the log attributes of a service.
 func (d *Director) attrs(s *service) []any {
 	return []any{
-		"service", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", timefmt.Format(s.result.At),
-		"reason", cmp.Or(s.result.Reason, "health check succeeded"),
+		"service", s.entry.ID, "kind", s.entry.Kind, "url", s.state.URL, "at", timefmt.Format(s.state.LastCheck),
+		"reason", cmp.Or(s.state.Reason, "health check succeeded"),
 	}
 }
 
@@ -445,17 +454,12 @@ func (d *Director) queueUpdate(s *service) {
 // flushMirror passes the updates of queueUpdate and remove to the mirror. d.mu is held, so that a new writer misses
 // none.
 func (d *Director) flushMirror() {
-	entries := make([]mirror.Entry, 0, len(d.upserts))
+	entries := make([]*mirror.Entry, 0, len(d.upserts))
 	for _, s := range d.upserts {
-		if !s.dirty {
-			continue
+		if s.dirty {
+			s.dirty = false
+			entries = append(entries, s.state)
 		}
-		s.dirty = false
-		entries = append(entries, mirror.Entry{
-			ID: s.entry.ID, Kind: s.entry.Kind, URL: s.result.URL,
-			Status: mirrorStatus(s.verdict()), Hold: s.held,
-			LastCheck: s.result.At, Latency: s.result.Latency, Failures: s.result.Failures, Reason: s.result.Reason,
-		})
 	}
 	// A service that was removed and registered again is not gone.
 	gone := slices.DeleteFunc(d.removed, func(id string) bool {
@@ -495,17 +499,17 @@ func (d *Director) count(s *service, by int) {
 		d.kinds[name] = k
 	}
 	k.services += by
-	failing := s.result.Failures > 0
+	failing := s.state.Failures > 0
 	switch {
-	case s.verdict() == health.Up && failing:
+	case s.state.Status == mirror.Healthy && failing:
 		k.up += by
 		k.doubtful += by
-	case s.verdict() == health.Up:
+	case s.state.Status == mirror.Healthy:
 		k.up += by
-	case s.verdict() == health.Unknown && failing:
+	case s.state.Status == mirror.Unknown && failing:
 		k.inherited += by
 	}
-	if s.held {
+	if s.state.Hold {
 		k.held += by
 	}
 }

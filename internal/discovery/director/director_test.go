@@ -605,16 +605,15 @@ func TestStatus_Service_HasItsLastCheck(t *testing.T) {
 		},
 	} {
 		want.Id, want.Kind, want.Url = "a-00", "relayer", url("a-00")
-		s := &service{entry: &fsm.Entry{ID: want.Id, Kind: want.Kind}, result: health.Result{
-			Target:  health.Target{URL: want.Url},
-			Verdict: map[string]health.Verdict{"unknown": health.Unknown, "down": health.Down}[name],
+		s := &service{entry: &fsm.Entry{ID: want.Id, Kind: want.Kind}, state: &mirror.Entry{
+			URL: want.Url, Status: map[string]mirror.Status{"unknown": mirror.Unknown, "down": mirror.Unhealthy}[name],
 			Latency: want.Latency.AsDuration(), Failures: int(want.Failures), Reason: want.Reason,
 		}}
 		if want.Verdict == rollcallv1.Verdict_VERDICT_UP {
-			s.result.Verdict = health.Up
+			s.state.Status = mirror.Healthy
 		}
 		if want.LastCheck != nil {
-			s.result.At = want.LastCheck.AsTime()
+			s.state.LastCheck = want.LastCheck.AsTime()
 		}
 		require.True(t, proto.Equal(want, new(serviceStatus).fill(s, want.Active)), name)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
@@ -59,7 +60,7 @@ func (d *Director) guardKinds(now time.Time) time.Duration {
 		g := &k.guard
 		expired := !g.holdUntil.IsZero() && !now.Before(g.holdUntil)
 		if g.phase == idle && k.held > 0 {
-			d.sample(name, k, now, func(s *service) bool { return s.verdict() != health.Down })
+			d.sample(name, k, now, func(s *service) bool { return s.state.Status != mirror.Unhealthy })
 			d.log.Info("guard samples the rest", "kind", name, "failed", k.held, "sampled", len(g.waiting))
 		}
 		if g.phase == sampling && (len(g.waiting) == 0 || !now.Before(g.until)) {
@@ -73,7 +74,7 @@ func (d *Director) guardKinds(now time.Time) time.Duration {
 			d.release(name, k, "held for long enough")
 		case g.phase == holding && !k.massFailure(d.cfg.MassFailureThreshold):
 			// Services that have not been checked yet may have recovered as well.
-			d.sample(name, k, now, func(s *service) bool { return s.held })
+			d.sample(name, k, now, func(s *service) bool { return s.state.Hold })
 		}
 		switch g.phase {
 		case sampling:
@@ -138,8 +139,8 @@ func (d *Director) release(name string, k *kind, why string) {
 		return
 	}
 	for _, s := range d.services.Scan {
-		if s.held && s.entry.Kind == name {
-			s.held = false
+		if s.state.Hold && s.entry.Kind == name {
+			s.hold(false)
 			k.held--
 			d.queueUpdate(s)
 		}

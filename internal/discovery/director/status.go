@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/rollcall-dev/rollcall/internal/discovery/health"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -38,7 +37,7 @@ func (d *Director) Status() *rollcallv1.GetStatusResponse {
 	parts := make([]serviceStatus, d.services.Len())
 	d.writer.ReadActive(func(active func(id, kind string) bool) {
 		for id, service := range d.services.Scan {
-			listed := service.verdict() == health.Up
+			listed := service.state.Status == mirror.Healthy
 			if !unread {
 				listed = active(id, service.entry.Kind)
 			}
@@ -56,13 +55,12 @@ type serviceStatus struct {
 }
 
 func (p *serviceStatus) fill(s *service, active bool) *rollcallv1.ServiceStatus {
-	r := &s.result
-	p.status.Id, p.status.Kind, p.status.Url = s.entry.ID, s.entry.Kind, r.URL
-	p.status.Verdict, p.status.Active = verdictProto(r.Verdict), active
-	p.status.Failures, p.status.Reason = uint32(r.Failures), r.Reason
-	if !r.At.IsZero() {
-		p.lastCheck.Seconds, p.lastCheck.Nanos = r.At.Unix(), int32(r.At.Nanosecond())
-		p.latency.Seconds, p.latency.Nanos = int64(r.Latency/time.Second), int32(r.Latency%time.Second)
+	p.status.Id, p.status.Kind, p.status.Url = s.entry.ID, s.entry.Kind, s.state.URL
+	p.status.Verdict, p.status.Active = verdictProto(s.state.Status), active
+	p.status.Failures, p.status.Reason = uint32(s.state.Failures), s.state.Reason
+	if at := s.state.LastCheck; !at.IsZero() {
+		p.lastCheck.Seconds, p.lastCheck.Nanos = at.Unix(), int32(at.Nanosecond())
+		p.latency.Seconds, p.latency.Nanos = int64(s.state.Latency/time.Second), int32(s.state.Latency%time.Second)
 		p.status.LastCheck, p.status.Latency = &p.lastCheck, &p.latency
 	}
 	return &p.status
@@ -95,11 +93,11 @@ func holdNote(name string, k *kind) string {
 		k.held, name, timefmt.Format(k.guard.holdUntil), k.lost(), k.alive())
 }
 
-func verdictProto(v health.Verdict) rollcallv1.Verdict {
-	switch v {
-	case health.Up:
+func verdictProto(status mirror.Status) rollcallv1.Verdict {
+	switch status {
+	case mirror.Healthy:
 		return rollcallv1.Verdict_VERDICT_UP
-	case health.Down:
+	case mirror.Unhealthy:
 		return rollcallv1.Verdict_VERDICT_DOWN
 	default:
 		return rollcallv1.Verdict_VERDICT_UNKNOWN

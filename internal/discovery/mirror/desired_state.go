@@ -26,7 +26,7 @@ type desiredState struct {
 	mu sync.Mutex
 	// loaded: the directory has been received. Until then, the writer neither adds nor removes members.
 	loaded  bool
-	entries map[string]Entry
+	entries map[string]*Entry
 	// listed are the sets as last written or read. Every kind that was ever mirrored has one.
 	listed map[string]set
 	// lostMembers has the kind of ids that were listed when Redis lost them. An id that is still unknown is listed
@@ -66,7 +66,7 @@ func newDesiredState(epoch uint64) *desiredState {
 	return &desiredState{
 		epoch:          epoch,
 		wake:           make(chan struct{}, 1),
-		entries:        map[string]Entry{},
+		entries:        map[string]*Entry{},
 		listed:         map[string]set{"relayer": {}},
 		lostMembers:    map[string]string{},
 		changed:        map[string]time.Time{},
@@ -77,7 +77,7 @@ func newDesiredState(epoch uint64) *desiredState {
 }
 
 // update records changed and removed services. The first call sets loaded.
-func (l *desiredState) update(upserts []Entry, removed []string, now time.Time) {
+func (l *desiredState) update(upserts []*Entry, removed []string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	idle := len(l.stale) == 0 && len(l.changed) == 0
@@ -262,7 +262,7 @@ func (l *desiredState) take(op Op) batch {
 			b.removes = b.removes || len(s.Remove) > 0
 			for _, m := range s.Remove {
 				if l.wantedKind(m.ID) == "" {
-					b.removals = append(b.removals, Removal{m.ID, s.Kind, m.URL, m.Reason, l.entries[m.ID].LastCheck})
+					b.removals = append(b.removals, Removal{m.ID, s.Kind, m.URL, m.Reason, l.lastCheck(m.ID)})
 				}
 			}
 		}
@@ -289,6 +289,14 @@ func (l *desiredState) take(op Op) batch {
 		}
 	}
 	return b
+}
+
+// lastCheck returns when an entry was checked, or zero without an entry.
+func (l *desiredState) lastCheck(id string) time.Time {
+	if e, ok := l.entries[id]; ok {
+		return e.LastCheck
+	}
+	return time.Time{}
 }
 
 func (l *desiredState) setChange(kind string, ids map[string]time.Time) SetChange {

@@ -11,9 +11,9 @@ import (
 func BenchmarkStatusOf(b *testing.B) {
 	for _, fleet := range []int{10_000, 1_000_000} {
 		b.Run(fmt.Sprint(fleet), func(b *testing.B) {
-			entries := make([]Entry, fleet)
+			entries := make([]*Entry, fleet)
 			for i := range entries {
-				entries[i] = Entry{ID: fmt.Sprintf("relayer-%d", i), Kind: "relayer", Status: Unknown}
+				entries[i] = &Entry{ID: fmt.Sprintf("relayer-%d", i), Kind: "relayer", Status: Unknown}
 			}
 			for b.Loop() {
 				l := newDesiredState(1)

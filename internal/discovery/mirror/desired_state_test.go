@@ -12,9 +12,9 @@ import (
 func TestDesiredState_LargeFleet_IsWrittenInSteps(t *testing.T) {
 	t.Parallel()
 	l := newDesiredState(1)
-	fleet := make([]Entry, 2*changeBatch+20)
+	fleet := make([]*Entry, 2*changeBatch+20)
 	for i := range fleet {
-		fleet[i] = Entry{ID: strconv.Itoa(i), Kind: "relayer", Status: Healthy}
+		fleet[i] = &Entry{ID: strconv.Itoa(i), Kind: "relayer", Status: Healthy}
 	}
 	l.update(fleet, nil, time.Now())
 	for _, want := range []int{changeBatch, changeBatch, 20} {

@@ -117,10 +117,10 @@ func (r *running) wait() error {
 }
 
 // entries returns relayers with one status.
-func entries(status mirror.Status, ids ...string) []mirror.Entry {
-	out := make([]mirror.Entry, len(ids))
+func entries(status mirror.Status, ids ...string) []*mirror.Entry {
+	out := make([]*mirror.Entry, len(ids))
 	for i, id := range ids {
-		out[i] = mirror.Entry{ID: id, Kind: "relayer", URL: "http://" + id, Status: status}
+		out[i] = &mirror.Entry{ID: id, Kind: "relayer", URL: "http://" + id, Status: status}
 	}
 	return out
 }

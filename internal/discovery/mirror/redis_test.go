@@ -359,7 +359,7 @@ func TestTakeOver_OldClusterRuns_NewClusterClaims(t *testing.T) {
 
 	// The old cluster is still running.
 	old := start(t, wide(mirror.Config{Client: client, Prefix: "p:", Cluster: "old", Epoch: 40, Interval: 5 * time.Second}))
-	old.Update(slices.Concat(entries(mirror.Healthy, "a"), []mirror.Entry{{ID: "w", Kind: "worker", URL: "u", Status: mirror.Healthy}}), nil)
+	old.Update(slices.Concat(entries(mirror.Healthy, "a"), []*mirror.Entry{{ID: "w", Kind: "worker", URL: "u", Status: mirror.Healthy}}), nil)
 	shows(t, client, "p:worker:active", "w")
 	fresh := start(t, wide(mirror.Config{Client: client, Prefix: "p:", Cluster: "new", Epoch: 2}))
 	require.ErrorContains(t, fresh.wait(), "rollcall mirror take-over")

@@ -182,7 +182,8 @@ const (
 	Unknown Status = "unknown"
 )
 
-// Entry is a service of the directory with the result of its last check.
+// Entry is a service of the directory with the result of its last check. A Writer keeps the entries of its updates: they
+// must not be changed afterwards.
 type Entry struct {
 	ID, Kind, URL string
 	Status        Status
@@ -197,12 +198,12 @@ type Entry struct {
 
 // checkedHere reports whether this leader's own checks decide if the service is listed; otherwise its membership is
 // kept.
-func (e Entry) checkedHere() bool {
+func (e *Entry) checkedHere() bool {
 	return e.Status == Healthy || e.Status == Unhealthy && !e.Hold
 }
 
 // statusFields returns the names and values of a status hash. They begin with id, kind and url.
-func statusFields(e Entry, epoch uint64) []string {
+func statusFields(e *Entry, epoch uint64) []string {
 	var last string
 	if !e.LastCheck.IsZero() {
 		last = timefmt.Format(e.LastCheck)

@@ -178,9 +178,10 @@ func New(cfg Config) (*Writer, error) {
 }
 
 // Update records new or changed services, and the ids of services that left the directory. It never blocks. Updates
-// faster than the writes are merged. The first call must contain the whole directory, and may be empty. From then on a
-// listed id that no call contained is a leftover and is removed.
-func (w *Writer) Update(upserts []Entry, removed []string) {
+// faster than the writes are merged. The Writer keeps the entries, which must not change any more. The first call must
+// contain the whole directory, and may be empty. From then on a listed id that no call contained is a leftover and is
+// removed.
+func (w *Writer) Update(upserts []*Entry, removed []string) {
 	w.desired.update(upserts, removed, time.Now())
 }
 

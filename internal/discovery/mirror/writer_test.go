@@ -73,7 +73,7 @@ func TestWriter_NewLeader_InheritsHealth(t *testing.T) {
 		store := mirrortest.NewMemory()
 		first := start(t, mirror.Config{Store: store, Epoch: 1})
 		first.Update(slices.Concat(entries(mirror.Healthy, "oz-relayer-0", "oz-relayer-1", "leaves"), entries(mirror.Unhealthy, "oz-relayer-2", "left"),
-			[]mirror.Entry{{ID: "w", Kind: "worker", URL: "tcp://w:1", Status: mirror.Healthy}}), nil)
+			[]*mirror.Entry{{ID: "w", Kind: "worker", URL: "tcp://w:1", Status: mirror.Healthy}}), nil)
 		settle(time.Second)
 		require.NoError(t, first.stop())
 		store.SAdd(active, "older-version")
@@ -116,7 +116,7 @@ func TestWriter_StatusHash_HasTheCheckResult(t *testing.T) {
 		store := mirrortest.NewMemory()
 		w := start(t, mirror.Config{Store: store, Epoch: 4})
 		at := time.Date(2026, 1, 2, 3, 4, 5, 678_900_000, time.FixedZone("", 3600))
-		w.Update([]mirror.Entry{{
+		w.Update([]*mirror.Entry{{
 			ID: "oz-relayer-12", Kind: "relayer", URL: "http://x:1", Status: mirror.Unhealthy,
 			LastCheck: at, Latency: 1600 * time.Microsecond, Failures: 3, Reason: "status 503",
 		}}, nil)
@@ -152,7 +152,7 @@ func TestWriter_StatusChanges_MembershipFollows(t *testing.T) {
 			if e.Kind == "" {
 				e.Kind = "relayer"
 			}
-			w.Update([]mirror.Entry{e}, nil)
+			w.Update([]*mirror.Entry{&e}, nil)
 			synctest.Wait()
 		}
 		listed := func(want ...string) {
@@ -443,7 +443,7 @@ func TestWriter_RemovalOfUnknownOutcome_IsNotUndone(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, store.Members(active))
 		require.False(t, w.Active("a"))
-		w.Update([]mirror.Entry{{ID: "a", Kind: "relayer", URL: "elsewhere", Status: mirror.Unknown}}, nil)
+		w.Update([]*mirror.Entry{{ID: "a", Kind: "relayer", URL: "elsewhere", Status: mirror.Unknown}}, nil)
 		store.SetHook(nil)
 		settle(3 * time.Second)
 		require.Empty(t, store.Members(active))
