@@ -3,6 +3,7 @@ package coordinator
 import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics are the metrics of a coordinator. go-metrics publishes Raft's own separately.
@@ -18,25 +19,22 @@ type Metrics struct {
 
 // NewMetrics builds the metrics and registers them unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{
+	f := promauto.With(reg)
+	return &Metrics{
 		reg: reg,
-		leaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
+		leaderChanges: f.NewCounter(prometheus.CounterOpts{
 			Name: "rollcall_leadership_changes_total", Help: "Epochs that this node has established."}),
-		confirmations: prometheus.NewCounter(prometheus.CounterOpts{
+		confirmations: f.NewCounter(prometheus.CounterOpts{
 			Name: "rollcall_term_confirmations_total", Help: "Rounds in which the leader asked a quorum to confirm its term."}),
-		unchanged: prometheus.NewCounter(prometheus.CounterOpts{
+		unchanged: f.NewCounter(prometheus.CounterOpts{
 			Name: "rollcall_registrations_unchanged_total", Help: "Registrations answered without a Raft entry."}),
-		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
+		batch: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "rollcall_registration_batch_services", Help: "Services in a registration.",
 			Buckets: []float64{1, 3, 10, 30, 100, 300, 1000, 3000, 10000}}),
-		commandOps: prometheus.NewHistogram(prometheus.HistogramOpts{
+		commandOps: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "rollcall_command_operations", Help: "Operations that share a Raft entry.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 11)}),
 	}
-	if reg != nil {
-		reg.MustRegister(m.leaderChanges, m.confirmations, m.unchanged, m.batch, m.commandOps)
-	}
-	return m
 }
 
 // follow publishes values of the node and Raft.

@@ -1,6 +1,9 @@
 package mirror
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // Metrics are shared by the Writers of all epochs of a process.
 type Metrics struct {
@@ -15,14 +18,15 @@ type Metrics struct {
 
 // NewMetrics builds the mirror's metrics and registers them with reg unless it is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
 	counter := func(name, help, label string, values ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+		c := f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 		for _, v := range values {
 			c.WithLabelValues(v)
 		}
 		return c
 	}
-	m := &Metrics{
+	return &Metrics{
 		writes: counter("rollcall_mirror_writes_total", "Writes that Redis applied.", "op",
 			string(OpClaim), string(OpChange), string(OpStatus), string(OpHeartbeat)),
 		errors: counter("rollcall_mirror_errors_total",
@@ -35,22 +39,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"Differences repaired: drift (one for each member that someone else had put in or taken out), or rewrite "+
 				"(one for each time Redis had lost or regressed as a whole).", "reason",
 			reasonDrift, reasonRewrite),
-		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
+		lag: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "rollcall_mirror_lag_seconds",
 			Help:    "Time from a change of the active set being known to it standing in Redis.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		}),
-		connected: prometheus.NewGauge(prometheus.GaugeOpts{
+		connected: f.NewGauge(prometheus.GaugeOpts{
 			Name: "rollcall_mirror_connected", Help: "1 while this node leads and its writes reach Redis.",
 		}),
-		seq: prometheus.NewGauge(prometheus.GaugeOpts{
+		seq: f.NewGauge(prometheus.GaugeOpts{
 			Name: "rollcall_mirror_seq", Help: "Seq of the last write that Redis applied.",
 		}),
 	}
-	if reg != nil {
-		reg.MustRegister(m.writes, m.errors, m.refusals, m.repairs, m.lag, m.connected, m.seq)
-	}
-	return m
 }
 
 // The constants are label values in addition to operations and outcomes.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // metrics are the API's metrics.
@@ -14,21 +15,19 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
+	f := promauto.With(r)
 	m := &metrics{
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "rollcall_relay_api_request_duration_seconds", Help: "Duration of the relay API's requests.",
 			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 20},
 		}, []string{"route", "code"}),
-		webhooks: prometheus.NewCounterVec(prometheus.CounterOpts{
+		webhooks: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relay_webhooks_total",
 			Help: "Webhooks of relayers, by result: applied, repeated (or late), kept (of a transaction that is not known yet), other, refused, invalid, failed.",
 		}, []string{"result"}),
 	}
 	for _, result := range []string{"applied", "repeated", "kept", "other", "refused", "invalid", "failed"} {
 		m.webhooks.WithLabelValues(result)
-	}
-	if r != nil {
-		r.MustRegister(m.duration, m.webhooks)
 	}
 	return m
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // metrics are a fleet's metrics.
@@ -17,47 +18,47 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer, f *Fleet) *metrics {
+	auto := promauto.With(reg)
 	m := &metrics{
-		submitted: prometheus.NewCounterVec(prometheus.CounterOpts{
+		submitted: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relay_relayer_submissions_total", Help: "Requests to each relayer, by outcome.",
 		}, []string{"relayer", "outcome"}),
-		opened: prometheus.NewCounterVec(prometheus.CounterOpts{
+		opened: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relay_breaker_opened_total", Help: "How often the circuit breaker of each relayer was opened by a fault.",
 		}, []string{"relayer"}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
+		failures: auto.NewCounter(prometheus.CounterOpts{
 			Name: "rollcall_relay_redis_failures_total", Help: "Failed reads of the live relayers from Redis.",
 		}),
-		readable: prometheus.NewGauge(prometheus.GaugeOpts{
+		readable: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "rollcall_relay_redis_up", Help: "1 if the last read of the live relayers from Redis succeeded, else 0.",
 		}),
 	}
-	if reg != nil {
-		gauge := func(name, help string, value func() float64) prometheus.GaugeFunc {
-			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
-		}
-		reg.MustRegister(m.submitted, m.opened, m.failures, m.readable,
-			gauge("rollcall_relay_relayers", "Relayers that may be chosen, apart from pauses and open breakers.", func() float64 {
-				n := 0
-				for _, m := range f.list() {
-					if !m.mismatched() {
-						n++
-					}
-				}
-				return float64(n)
-			}),
-			gauge("rollcall_relay_relayers_unusable", "Relayers that Redis lists and that cannot be used: no valid URL, no API key, or another id or network than configured.", func() float64 { return float64(f.unusable()) }),
-			gauge("rollcall_relay_relayers_age_seconds", "Time since the live relayers were last read from Redis.", func() float64 {
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				if f.readAt.IsZero() {
-					return -1
-				}
-				return time.Since(f.readAt).Seconds()
-			}),
-			gauge("rollcall_relay_mirror_age_seconds", "Age of the discovery cluster's last update in Redis, at the last read.", func() float64 {
-				return time.Duration(m.mirrorAge.Load()).Seconds()
-			}))
+	gauge := func(name, help string, value func() float64) {
+		auto.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
+	gauge("rollcall_relay_relayers", "Relayers that may be chosen, apart from pauses and open breakers.", func() float64 {
+		n := 0
+		for _, m := range f.list() {
+			if !m.mismatched() {
+				n++
+			}
+		}
+		return float64(n)
+	})
+	gauge("rollcall_relay_relayers_unusable",
+		"Relayers that Redis lists and that cannot be used: no valid URL, no API key, or another id or network than configured.",
+		func() float64 { return float64(f.unusable()) })
+	gauge("rollcall_relay_relayers_age_seconds", "Time since the live relayers were last read from Redis.", func() float64 {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.readAt.IsZero() {
+			return -1
+		}
+		return time.Since(f.readAt).Seconds()
+	})
+	gauge("rollcall_relay_mirror_age_seconds", "Age of the discovery cluster's last update in Redis, at the last read.", func() float64 {
+		return time.Duration(m.mirrorAge.Load()).Seconds()
+	})
 	return m
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
 )
@@ -56,19 +57,16 @@ type Monitor struct {
 // New returns a Monitor, which reports that it is starting until Run has read the store.
 func New(cfg Config) *Monitor {
 	cfg.Interval = cmp.Or(cfg.Interval, time.Second)
-	m := &Monitor{
+	f := promauto.With(cfg.Registerer)
+	return &Monitor{
 		cfg: cfg, database: "starting",
-		count: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		count: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_relay_transactions", Help: "Transactions that are not final, by status.",
 		}, []string{"status"}),
-		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		oldest: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_relay_oldest_transaction_age_seconds", Help: "Age of the oldest transaction of each status that is not final.",
 		}, []string{"status"}),
 	}
-	if cfg.Registerer != nil {
-		cfg.Registerer.MustRegister(m.count, m.oldest)
-	}
-	return m
 }
 
 // Run watches until ctx ends, and returns nil then.

@@ -12,6 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
@@ -341,18 +342,15 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	m := &metrics{
-		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
+	f := promauto.With(reg)
+	return &metrics{
+		asked: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relay_reconciled_total",
 			Help: "Silent transactions, by the relayer's answer: changed, unchanged, not found, failed.",
 		}, []string{"result"}),
-		requeued:  prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_requeued_total", Help: "Transactions that were queued again, because no relayer had them for too long."}),
-		withdrawn: prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_withdrawn_total", Help: "Transactions that were taken back from a relayer that had accepted and not sent them."}),
-		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that became unknown after a relayer had accepted them: it does not have them any more, does not send them although it has no idempotency keys, or no relayer has answered about them for half an hour."}),
-		overdue:   prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_webhook_timeouts_total", Help: "Checks of transactions without a webhook for longer than five minutes."}),
+		requeued:  f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_requeued_total", Help: "Transactions that were queued again, because no relayer had them for too long."}),
+		withdrawn: f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_withdrawn_total", Help: "Transactions that were taken back from a relayer that had accepted and not sent them."}),
+		lost:      f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that became unknown after a relayer had accepted them: it does not have them any more, does not send them although it has no idempotency keys, or no relayer has answered about them for half an hour."}),
+		overdue:   f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_webhook_timeouts_total", Help: "Checks of transactions without a webhook for longer than five minutes."}),
 	}
-	if reg != nil {
-		reg.MustRegister(m.asked, m.requeued, m.overdue, m.withdrawn, m.lost)
-	}
-	return m
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/batch"
@@ -58,17 +59,15 @@ type entry struct {
 // New returns a Cache.
 func New(cfg Config) *Cache {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 50*time.Millisecond)
+	f := promauto.With(cfg.Registerer)
 	c := &Cache{
 		cfg: cfg,
-		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
+		lookups: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relay_status_cache_lookups_total", Help: "Reads of a transaction's status, by result: hit, miss or away.",
 		}, []string{"result"}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
+		failures: f.NewCounter(prometheus.CounterOpts{
 			Name: "rollcall_relay_status_cache_failures_total", Help: "Calls of the cache's Redis that failed.",
 		}),
-	}
-	if cfg.Registerer != nil {
-		cfg.Registerer.MustRegister(c.lookups, c.failures)
 	}
 	c.reads = batch.New(batch.Config{Timeout: cfg.Timeout}, c.read)
 	return c
