@@ -369,6 +369,32 @@ func TestConsumer_RequestHangs_TakesTheNextMessage(t *testing.T) {
 	w.reaches(hangs, relay.Submitted)
 }
 
+// A stopping consumer finishes its request and begins no other one: the message goes to another consumer.
+func TestConsumer_StopsWhileARelayerRefuses_TriesNoOther(t *testing.T) {
+	t.Parallel()
+	bad, good := foreign(t), foreign(t)
+	w := setup(t, bad, good)
+	bad.Pause(true)
+	q := &watched{receiving: make(chan context.Context, 1)}
+	asked := make(chan struct{})
+	var first sync.Once
+	w.fleet.slow = func(context.Context) {
+		first.Do(func() {
+			receiving := <-q.receiving
+			close(asked)
+			<-receiving.Done()
+		})
+	}
+	id := w.post(1)
+	stop := w.consume(func(c *Config) { q.Consumer, c.Queue = c.Queue, q })
+	<-asked
+	stop()
+	require.Equal(t, 1, bad.Calls(upstreamtest.Submit))
+	require.Zero(t, good.Calls(upstreamtest.Submit))
+	w.consume()
+	require.Equal(t, good.URL(), w.reaches(id, relay.Submitted).Relayer)
+}
+
 // A request ends with its lease at the latest, whatever the relayer's timeout is: another consumer resumes after that.
 func TestConsumer_Request_EndsWithItsLease(t *testing.T) {
 	t.Parallel()
@@ -389,6 +415,17 @@ func TestConsumer_Request_EndsWithItsLease(t *testing.T) {
 	w.consume(func(c *Config) { c.Lease = time.Second })
 	require.Less(t, <-ended, 10*time.Second)
 	w.reaches(id, relay.Submitted)
+}
+
+// watched is a queue that hands out the context in which messages are taken.
+type watched struct {
+	queue.Consumer
+	receiving chan context.Context
+}
+
+func (w *watched) Receive(ctx context.Context, n int, handle queue.Handler) error {
+	w.receiving <- ctx
+	return w.Consumer.Receive(ctx, n, handle)
 }
 
 // signaled is a queue that reports when its messages are taken.
