@@ -48,9 +48,10 @@ type world struct {
 	client   http.Client
 }
 
-// setup starts an API. env is for it and for all consumers.
+// setup starts an API, in parallel with other tests. env is for it and for all consumers.
 func setup(t *testing.T, env ...string) *world {
 	t.Helper()
+	t.Parallel()
 	// The kernel kills the children of a thread when the thread ends. Threads on which package pgserver ran a server may end.
 	// This goroutine is the only one on its thread.
 	runtime.LockOSThread()
