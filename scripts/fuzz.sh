@@ -9,12 +9,13 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 # Go before 1.27 may report that the time is over as a failure of the target (go.dev/issue/75804). A target that failed so,
-# without a failing input, runs a second time.
+# without a failing input, runs a second time. So its own word is not yet the verdict.
 fuzz() {
   local attempt
   for attempt in 1 2; do
     # Left to itself Go spends a minute on making the first input of interest smaller, and the time is over.
-    go test -tags hashicorpmetrics -run '^$' -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 20x "$1" 2>&1 | tee "$log" && return
+    go test -tags hashicorpmetrics -run '^$' -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 20x "$1" 2>&1 | tee "$log" |
+      sed -u 's/^--- FAIL: /ended: /' && return
     grep -qE '^ +context deadline exceeded$' "$log" && ! grep -q 'Failing input' "$log" && [ "$attempt" -eq 1 ] || return 1
     echo "$2 found nothing, and Go's fuzzer failed at the end of the time: a second time" >&2
   done
@@ -26,7 +27,7 @@ for target in "${targets[@]}"; do
   package=./$(dirname "${target%%:*}")
   name=${target##*:}
   echo "== $name in $package for $time"
-  fuzz "$package" "$name" || { echo "$name in $package failed" >&2 && exit 1; }
+  fuzz "$package" "$name" || { echo "--- FAIL: $name in $package" >&2 && exit 1; }
   tries=$(grep -oP 'execs: \K\d+' "$log" | tail -n 1)
   [ "${tries:-0}" -ge 1000 ] || { echo "$name tried only ${tries:-0} inputs in $time" >&2 && exit 1; }
 done
