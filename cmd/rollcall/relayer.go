@@ -25,6 +25,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -335,12 +336,10 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 		return err
 	}
 	defer endTracing()
-	send := sender.New(sender.Config{
-		Tracer:  tracer,
-		ChainID: c.Chain.ID, Ring: ring, Chain: p.client, Store: p.store, Log: log.With("component", "sender"), Ready: p.identity.Err,
-		MaxFee: relaying.MaxFee, NoopFactor: c.Gas.NoopFactor, Metrics: sender.NewMetrics(reg), Events: keys,
-	})
-	track := p.tracker(relaying, keys, send)
+	sending := p.senderConfig(relaying, keys)
+	sending.Ring, sending.Tracer = ring, tracer
+	send := sender.New(sending)
+	track := tracker.New(p.trackerConfig(relaying, keys, send))
 	relaying.Sender, relaying.Rounds = send, track.Rounds
 	relay := service.New(relaying)
 	serve(relay)

@@ -118,17 +118,25 @@ func (p *relayerParts) keyMonitor(relaying service.Config) *keymonitor.Monitor {
 	})
 }
 
-func (p *relayerParts) tracker(relaying service.Config, keys *keymonitor.Monitor, send *sender.Sender) *tracker.Tracker {
+// senderConfig returns the sender's configuration, without the keys and the tracer.
+func (p *relayerParts) senderConfig(relaying service.Config, keys *keymonitor.Monitor) sender.Config {
+	return sender.Config{
+		ChainID: p.Chain.ID, Chain: p.client, Store: p.store, Log: p.log.With("component", "sender"), Ready: p.identity.Err,
+		MaxFee: relaying.MaxFee, NoopFactor: p.Gas.NoopFactor, Metrics: sender.NewMetrics(p.reg), Events: keys,
+	}
+}
+
+func (p *relayerParts) trackerConfig(relaying service.Config, keys *keymonitor.Monitor, send *sender.Sender) tracker.Config {
 	terms := relaying.Terms()
 	terms.Held = slices.Concat(terms.Held, relaying.Funding)
 	cfg := tracker.Config{
 		Store: p.store, Sender: send, Chain: tracker.Nodes(p.client), Terms: terms, Log: p.log.With("component", "tracker"),
 		Confirmations: p.Chain.Confirmations, Finality: p.Chain.tag(), AnchorDepth: p.Chain.AnchorDepth, ChainIdentity: p.identity,
-		Everywhere: p.client.PendingEverywhere, MaxNonceJump: p.Guard.NonceJump, NoopsPerHour: p.Guard.Noops, TopUps: keys.TakeTopUps,
-		History: p.HistoryRetention, IdempotencyKeys: p.IdempotencyTTL, Round: keys.Round, Metrics: tracker.NewMetrics(p.reg),
+		Everywhere: p.client.PendingEverywhere, MaxNonceJump: p.Guard.NonceJump, NoopsPerHour: p.Guard.Noops, Events: keys,
+		History: p.HistoryRetention, IdempotencyKeys: p.IdempotencyTTL, Metrics: tracker.NewMetrics(p.reg),
 	}
 	if p.RevertData { // traces are slow, so they do not use the client that transactions are sent through
 		cfg.RevertData = p.passthrough.RevertData
 	}
-	return tracker.New(cfg)
+	return cfg
 }

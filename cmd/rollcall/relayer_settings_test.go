@@ -2,17 +2,23 @@ package main
 
 import (
 	"bytes"
+	"log/slog"
 	"maps"
+	"math/big"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
@@ -64,6 +70,38 @@ func TestRelayerSettings_WebhookTargets_AreOneOrMany(t *testing.T) {
 		require.Equal(t, c.want, targets(got), name)
 		require.NoError(t, got.Relayer.Hook.config().Validate(), name)
 	}
+}
+
+// The settings of the chain's history and of no-ops decide about money, and a process test needs none of them.
+func TestRelayerSettings_ChainAndGas_ReachTheParts(t *testing.T) {
+	parts := func(env map[string]string) (service.Config, sender.Config, tracker.Config) {
+		got, err := parseCommand(t, relayerSettings(t, env), "relayer")
+		require.NoError(t, err)
+		p := &relayerParts{relayerCmd: &got.Relayer, log: slog.New(slog.DiscardHandler), reg: prometheus.NewRegistry()}
+		relaying := p.serviceConfig()
+		return relaying, p.senderConfig(relaying, nil), p.trackerConfig(relaying, nil, nil)
+	}
+	relaying, sending, tracking := parts(nil)
+	require.False(t, relaying.RevertData)
+	require.Nil(t, tracking.RevertData)
+	require.Equal(t, 2, sending.NoopFactor)
+	require.Zero(t, tracking.Finality, "the depth alone")
+	require.EqualValues(t, 64, tracking.AnchorDepth)
+	require.EqualValues(t, 12, tracking.Confirmations)
+
+	relaying, sending, tracking = parts(map[string]string{
+		"RELAYER_INCLUDE_REVERT_DATA": "true", "RELAYER_NOOP_PRICE_FACTOR": "3", "RELAYER_FINALITY": "safe", "RELAYER_ANCHOR_DEPTH": "900",
+		"RELAYER_CONFIRMATIONS": "5", "RELAYER_GAS_PRICE_CAP": "77", "RELAYER_MAX_NONCE_JUMP": "8", "RELAYER_NOOPS_PER_HOUR": "9",
+	})
+	require.True(t, relaying.RevertData)
+	require.NotNil(t, tracking.RevertData)
+	require.Equal(t, 3, sending.NoopFactor)
+	require.Equal(t, big.NewInt(77), sending.MaxFee)
+	require.Equal(t, "safe", tracking.Finality)
+	require.EqualValues(t, 900, tracking.AnchorDepth)
+	require.EqualValues(t, 5, tracking.Confirmations)
+	require.EqualValues(t, 8, tracking.MaxNonceJump)
+	require.EqualValues(t, 9, tracking.NoopsPerHour)
 }
 
 func TestRelayerSettings_WebhookRetention_IsRead(t *testing.T) {

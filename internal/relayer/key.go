@@ -23,7 +23,7 @@ type Key struct {
 	Draining       bool      // paused until its transactions are final
 	StuckSince     time.Time // zero unless its lowest nonce has waited too long; it gets no new transactions
 
-	Era          int    // era of the chain that the nonces belong to: how often it had lost its history at ReadAt
+	Generation   int    // generation of the chain that the nonces belong to: how often it had lost its history at ReadAt
 	NextNonce    uint64 // the nonce of the next transaction
 	PendingCount int    // nonces allocated and not mined
 	LastError    string

@@ -75,7 +75,7 @@ type TransactionRow struct {
 	Succeeded    *bool     `db:"succeeded" json:"-"`
 	MinedPurpose *Purpose  `db:"mined_purpose" json:"-"`
 	TakenBackAt  Timestamp `db:"taken_back_at" json:"-"`
-	Era          int       `db:"era" json:"-"`
+	Generation   int       `db:"generation" json:"-"`
 
 	// The fees of the attempt that has the row's hash, where a query selects them.
 	OfferedFee *string `db:"offered_fee,joined" json:"-"`

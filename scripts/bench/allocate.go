@@ -115,7 +115,7 @@ func (t *trial) compare(store *store.Store) {
 		for _, k := range keys {
 			addresses = append(addresses, k.Address)
 		}
-		if err := store.Compared(ctx, addresses, keys[0].Era, keys[0].ReadAt); err != nil {
+		if err := store.Compared(ctx, addresses, keys[0].Generation, keys[0].ReadAt); err != nil {
 			return err
 		}
 		if keys, err = store.Keys(ctx); err != nil {

@@ -229,7 +229,7 @@ func TestStartOver_ChainChangedSincePlan_ChecksNodesAgain(t *testing.T) {
 	require.NoError(t, err)
 
 	stale := *plan
-	stale.Known.Era++
+	stale.Known.Generation++
 	_, err = a.StartOver(t.Context(), client, &stale)
 	require.ErrorIs(t, err, store.ErrChainChanged)
 	require.Equal(t, NotDone, OutcomeOf(err))

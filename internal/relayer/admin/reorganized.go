@@ -70,7 +70,7 @@ func (a *Admin) TakeBack(ctx context.Context, client *evm.Client, plan *Reorgani
 	switch {
 	case err != nil:
 		return 0, err
-	case now.Known.Genesis != plan.Known.Genesis || now.Known.Era != plan.Known.Era:
+	case now.Known.Genesis != plan.Known.Genesis || now.Known.Generation != plan.Known.Generation:
 		return 0, refused{store.ErrChainChanged}
 	case now.Behind && !plan.Behind:
 		return 0, refused{fmt.Errorf("the node that was asked has no block %d any more: look at the nodes, and repeat the command", now.Known.Anchor.Number)}

@@ -171,7 +171,7 @@ func (a *Admin) resync(ctx context.Context, n KeyCount) (r Resync, err error) {
 	if r.PendingWas, r.PendingIs, err = a.Store.Recount(ctx, k.Address); err != nil {
 		return r, err
 	}
-	raised, err := a.Store.AdvanceNonce(ctx, k.Address, k.Era, next)
+	raised, err := a.Store.AdvanceNonce(ctx, k.Address, k.Generation, next)
 	if err != nil {
 		return r, err
 	}
@@ -179,7 +179,7 @@ func (a *Admin) resync(ctx context.Context, n KeyCount) (r Resync, err error) {
 		r.NextIs = next
 	}
 	// Nodes have transactions at the nonces below next, maybe another sender's. Relayers fill those that nodes drop later.
-	missing, err := a.Store.Gap(ctx, k.Address, k.Era, next)
+	missing, err := a.Store.Gap(ctx, k.Address, k.Generation, next)
 	switch {
 	case err != nil:
 		return r, err
@@ -187,7 +187,7 @@ func (a *Admin) resync(ctx context.Context, n KeyCount) (r Resync, err error) {
 		return r, refused{fmt.Errorf("%d nonces of %s below its next nonce %d have no transaction, which is more than the %d that are filled: give the right one with --set-nonce",
 			missing, k.Address, r.NextIs, fillable)}
 	case missing > 0:
-		filled, err := a.Store.FillNonceGaps(ctx, k.Address, k.Era, next, 0)
+		filled, err := a.Store.FillNonceGaps(ctx, k.Address, k.Generation, next, 0)
 		if err != nil {
 			return r, err
 		}
@@ -223,7 +223,7 @@ func (a *Admin) SetNonce(ctx context.Context, client *evm.Client, k *relayer.Key
 		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: it leaves %d nonces without a transaction, which is more than the %d that are filled; give %d or less",
 			k.Address, next, next-from, fillable, from+fillable)}
 	}
-	was, err = a.Store.SetNonce(ctx, k.Address, k.Era, next)
+	was, err = a.Store.SetNonce(ctx, k.Address, k.Generation, next)
 	if _, used := errors.AsType[*store.NonceUsedError](err); used || errors.Is(err, store.ErrChainChanged) {
 		return was, false, refused{err}
 	}

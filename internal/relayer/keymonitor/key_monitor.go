@@ -104,7 +104,7 @@ func New(cfg Config) *Monitor {
 }
 
 // Round reports that this process tracks the chain; it does not wait. The tracker calls it after each round.
-func (k *Monitor) Round(context.Context, []*relayer.Key, evm.Header) { signal(k.rounds) }
+func (k *Monitor) Round(context.Context, evm.Header) { signal(k.rounds) }
 
 // TakeTopUps returns the top-ups that were stored since the last call: their caller signs them. Top-ups that no caller takes are found
 // by the process that follows the chain, as all unsigned transactions are.

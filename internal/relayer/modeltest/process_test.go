@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
@@ -100,11 +101,11 @@ func (tr *trial) start() *process {
 		StuckAfter: time.Second, BumpAfter: map[relayer.Speed]time.Duration{
 			relayer.Fastest: soon, relayer.Fast: soon, relayer.Average: soon, relayer.SafeLow: soon,
 		},
-		Round: func(_ context.Context, _ []*relayer.Key, head evm.Header) {
+		Events: relayertest.OnRound(nil, func(_ context.Context, head evm.Header) {
 			tr.mu.Lock()
 			defer tr.mu.Unlock()
 			tr.followed = head.Hash
-		},
+		}),
 	})
 	var parts errgroup.Group
 	senders, stopSender := context.WithCancel(context.WithoutCancel(ctx))

@@ -28,6 +28,30 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
+// OnRound returns a tracker's events that also call f in each round. events may be nil.
+func OnRound(events tracker.Events, f func(ctx context.Context, head evm.Header)) tracker.Events {
+	return onRound{events, f}
+}
+
+type onRound struct {
+	tracker.Events
+	f func(context.Context, evm.Header)
+}
+
+func (o onRound) Round(ctx context.Context, head evm.Header) {
+	if o.Events != nil {
+		o.Events.Round(ctx, head)
+	}
+	o.f(ctx, head)
+}
+
+func (o onRound) TakeTopUps() []*relayer.Transaction {
+	if o.Events == nil {
+		return nil
+	}
+	return o.Events.TakeTopUps()
+}
+
 // Options configure a relayer.
 type Options struct {
 	ID          string // of the pool; default PoolID
@@ -141,7 +165,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 		}
 		o.KeyMonitor(&monitoring)
 		keys = keymonitor.New(monitoring)
-		sending.Events, tracking.Round, tracking.TopUps = keys, keys.Round, keys.TakeTopUps
+		sending.Events, tracking.Events = keys, keys
 	}
 	if o.Sender != nil {
 		o.Sender(&sending)

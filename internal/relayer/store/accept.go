@@ -216,7 +216,7 @@ func (l *Store) transactionOf(d *NewTransaction, now time.Time) *relayer.Transac
 	}
 }
 
-var insertTransactions = `INSERT INTO relayer_txs (` + newTransaction.names() + `, chain_id, pool_id, budget_day, key_budget_day, era)
+var insertTransactions = `INSERT INTO relayer_txs (` + newTransaction.names() + `, chain_id, pool_id, budget_day, key_budget_day, generation)
 	SELECT r.*, $1, $2, CASE WHEN r.reserve_wei IS NOT NULL THEN $3::date END,
 		CASE WHEN r.reserve_wei IS NOT NULL AND r.nonce IS NOT NULL THEN $3::date END, ` + generationSQL("$1") + `
 	FROM ` + newTransaction.rows(4)

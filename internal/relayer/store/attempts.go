@@ -150,10 +150,10 @@ func (l *Store) listAttempts(ctx context.Context, doing, query string, args ...a
 	return collect(ctx, l.db, doing, scanAttempt, query, args...)
 }
 
-// HasHash reports whether a hash was signed for a transaction other than the given one, in the chain's current era.
+// HasHash reports whether a hash was signed for a transaction other than the given one, in the chain's current generation.
 func (l *Store) HasHash(ctx context.Context, hash common.Hash, except uuid.UUID) (has bool, err error) {
 	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
-		WHERE a.tx_hash = $2 AND a.tx_id <> $3 AND a.chain_id = $1 AND t.era = `+generationSQL("$1")+`)`, l.ChainID, hash.Hex(), except).Scan(&has)
+		WHERE a.tx_hash = $2 AND a.tx_id <> $3 AND a.chain_id = $1 AND t.generation = `+generationSQL("$1")+`)`, l.ChainID, hash.Hex(), except).Scan(&has)
 	if err != nil {
 		return false, fmt.Errorf("look for another transaction with hash %s: %w", hash, err)
 	}

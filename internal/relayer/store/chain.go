@@ -15,9 +15,9 @@ import (
 
 // Chain is the recorded state of the chain.
 type Chain struct {
-	Genesis common.Hash
-	Anchor  Block // a block deeper than any reorganization
-	Era     int   // how often the chain has lost its history
+	Genesis    common.Hash
+	Anchor     Block // a block deeper than any reorganization
+	Generation int   // how often the chain has lost its history
 }
 
 // ErrChainChanged means that the recorded chain differs from the one that a decision was based on.
@@ -29,8 +29,8 @@ var ErrNoChain = errors.New("the chain is not known yet")
 // Chain returns the recorded chain, or fails with [ErrNoChain].
 func (l *Store) Chain(ctx context.Context) (c Chain, err error) {
 	var hash, anchor string
-	err = l.db.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash, era FROM relayer_chains WHERE chain_id = $1`,
-		l.ChainID).Scan(&hash, &c.Anchor.Number, &anchor, &c.Era)
+	err = l.db.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash, generation FROM relayer_chains WHERE chain_id = $1`,
+		l.ChainID).Scan(&hash, &c.Anchor.Number, &anchor, &c.Generation)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, ErrNoChain
 	}
@@ -50,10 +50,10 @@ func (l *Store) InitChain(ctx context.Context, genesis common.Hash) (Chain, erro
 	return l.Chain(ctx)
 }
 
-// MoveAnchor records a later block of the given era's chain. In another era it does nothing.
-func (l *Store) MoveAnchor(ctx context.Context, era int, b Block) error {
+// MoveAnchor records a later block of the given generation's chain. In another generation it does nothing.
+func (l *Store) MoveAnchor(ctx context.Context, generation int, b Block) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
-		WHERE chain_id = $1 AND anchor_number < $2 AND era = $4`, l.ChainID, int64(b.Number), b.Hash.Hex(), era)
+		WHERE chain_id = $1 AND anchor_number < $2 AND generation = $4`, l.ChainID, int64(b.Number), b.Hash.Hex(), generation)
 	if err != nil {
 		return fmt.Errorf("move the anchor: %w", err)
 	}
@@ -69,10 +69,10 @@ func (l *Store) Addresses(ctx context.Context) ([]common.Address, error) {
 	}, `SELECT address FROM relayer_keys WHERE chain_id = $1 ORDER BY address`, l.ChainID)
 }
 
-// generationSQL returns an SQL expression that reads the chain's era (how often it has lost its history) under the lock of
-// a key. Nonces belong to an era. chain is the parameter with the chain's id.
+// generationSQL returns an SQL expression that reads the chain's generation (how often it has lost its history) under the lock of
+// a key. Nonces belong to a generation. chain is the parameter with the chain's id.
 func generationSQL(chain string) string {
-	return `coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = ` + chain + `), 0)`
+	return `coalesce((SELECT c.generation FROM relayer_chains c WHERE c.chain_id = ` + chain + `), 0)`
 }
 
 // ResetChain accepts that the chain has another history. It drops the transactions pending on the old one and sets each
@@ -89,10 +89,10 @@ func (l *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 ORDER BY address FOR UPDATE`, l.ChainID)
-		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4, era = era + 1
-			WHERE chain_id = $1 AND (genesis_hash, anchor_number, anchor_hash, era) = ($5, $6, $7, $8)`,
+		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4, generation = generation + 1
+			WHERE chain_id = $1 AND (genesis_hash, anchor_number, anchor_hash, generation) = ($5, $6, $7, $8)`,
 			l.ChainID, genesis.Hex(), int64(anchor.Number), anchor.Hash.Hex(),
-			known.Genesis.Hex(), int64(known.Anchor.Number), known.Anchor.Hash.Hex(), known.Era).Exec(func(tag pgconn.CommandTag) error {
+			known.Genesis.Hex(), int64(known.Anchor.Number), known.Anchor.Hash.Hex(), known.Generation).Exec(func(tag pgconn.CommandTag) error {
 			if tag.RowsAffected() == 0 {
 				return ErrChainChanged
 			}

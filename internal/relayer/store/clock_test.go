@@ -31,8 +31,8 @@ func TestRows_ProcessClockIsWrong_HaveDatabaseTime(t *testing.T) {
 		funding := terms.Held[1]
 		require.NoError(t, l.Register(t.Context(), []Registration{{Address: funding, Funding: true}}))
 		txs := accept(t, l, terms, draft(l))
-		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), terms.Held[0], known(t, l).Era, 3)))
-		filled, err := l.FillNonceGaps(t.Context(), terms.Held[0], known(t, l).Era, 0, 0)
+		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), terms.Held[0], known(t, l).Generation, 3)))
+		filled, err := l.FillNonceGaps(t.Context(), terms.Held[0], known(t, l).Generation, 0, 0)
 		require.NoError(t, err)
 		require.Len(t, filled, 2)
 		topUp, err := l.TopUp(t.Context(), TopUp{From: funding, To: txs[0].From, Amount: big.NewInt(1), Fee: big.NewInt(1), Gas: 21_000, Cap: 16})

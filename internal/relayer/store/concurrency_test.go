@@ -106,7 +106,7 @@ func TestRecordBroadcasts_MinedRowLocked_DoesNotWait(t *testing.T) {
 	}
 }
 
-// A process that was frozen while an operator reset the chain writes nothing of the previous chain into the new era.
+// A process that was frozen while an operator reset the chain writes nothing of the previous chain into the new generation.
 func TestStore_EraHasChanged_WritesOfPreviousEraAreIgnored(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -115,63 +115,63 @@ func TestStore_EraHasChanged_WritesOfPreviousEraAreIgnored(t *testing.T) {
 	_, err := l.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
 	require.NoError(t, err)
 	begun := known(t, l)
-	require.NoError(t, l.MoveAnchor(t.Context(), before.Era, Block{100, common.Hash{1}}))
+	require.NoError(t, l.MoveAnchor(t.Context(), before.Generation, Block{100, common.Hash{1}}))
 	require.Equal(t, begun, known(t, l))
-	raised, err := l.AdvanceNonce(t.Context(), key, before.Era, 5)
+	raised, err := l.AdvanceNonce(t.Context(), key, before.Generation, 5)
 	require.NoError(t, err)
 	require.False(t, raised)
-	require.NoError(t, l.Reconcile(t.Context(), before.Era, map[common.Address]uint64{key: 5}))
-	raised, err = l.AdvanceNonce(t.Context(), key, begun.Era, 3)
+	require.NoError(t, l.Reconcile(t.Context(), before.Generation, map[common.Address]uint64{key: 5}))
+	raised, err = l.AdvanceNonce(t.Context(), key, begun.Generation, 3)
 	require.NoError(t, err)
 	require.True(t, raised)
 	keys, err := l.Keys(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []uint64{3}, []uint64{keys[0].NextNonce})
-	require.Equal(t, begun.Era, keys[0].Era)
-	filled, err := l.FillNonceGaps(t.Context(), key, before.Era, 0, 0)
+	require.Equal(t, begun.Generation, keys[0].Generation)
+	filled, err := l.FillNonceGaps(t.Context(), key, before.Generation, 0, 0)
 	require.NoError(t, err)
 	require.Empty(t, filled)
-	filled, err = l.FillNonceGaps(t.Context(), key, begun.Era, 0, 0)
+	filled, err = l.FillNonceGaps(t.Context(), key, begun.Generation, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 3)
-	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), filled[2].ID, key, begun.Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
-	require.NoError(t, l.DropForeignTransactions(t.Context(), key, before.Era, 0, 10))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), filled[2].ID, key, begun.Generation, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
+	require.NoError(t, l.DropForeignTransactions(t.Context(), key, before.Generation, 0, 10))
 	_, err = l.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
-	require.NoError(t, l.DropForeignTransactions(t.Context(), key, begun.Era, 0, 10))
+	require.NoError(t, l.DropForeignTransactions(t.Context(), key, begun.Generation, 0, 10))
 	_, err = l.TransactionByNonce(t.Context(), key, 2)
 	require.ErrorIs(t, err, relayer.ErrNotFound)
-	require.NoError(t, l.MoveAnchor(t.Context(), begun.Era, Block{100, common.Hash{1}}))
+	require.NoError(t, l.MoveAnchor(t.Context(), begun.Generation, Block{100, common.Hash{1}}))
 	require.Equal(t, uint64(100), known(t, l).Anchor.Number)
 }
 
-// A transaction that lost its nonce on the previous chain may have the same nonce in the new era. A nonce conflict found on
+// A transaction that lost its nonce on the previous chain may have the same nonce in the new generation. A nonce conflict found on
 // the previous chain is not recorded for it.
 func TestRecordNonceConflicts_PreviousEra_IsIgnored(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key, before := terms.Held[0], known(t, l)
 	tx := accept(t, l, terms, draft(l))[0]
-	displace := func(era int, is bool) *relayer.Transaction {
-		was, err := l.RecordNonceConflicts(t.Context(), tx.ID, key, era, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+	displace := func(generation int, is bool) *relayer.Transaction {
+		was, err := l.RecordNonceConflicts(t.Context(), tx.ID, key, generation, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
 		require.NoError(t, err)
 		require.Equal(t, is, was)
 		return read(t, l, tx)
 	}
-	require.Nil(t, displace(before.Era, true).Nonce)
+	require.Nil(t, displace(before.Generation, true).Nonce)
 	_, err := l.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
 	require.NoError(t, err)
 	seated, err := l.Dispatch(t.Context(), terms, 10)
 	require.NoError(t, err)
 	require.Len(t, seated, 1)
 	require.Zero(t, *seated[0].Nonce)
-	require.NotNil(t, displace(before.Era, false).Nonce)
+	require.NotNil(t, displace(before.Generation, false).Nonce)
 	require.Equal(t, []int{1}, pending(t, l))
-	require.Nil(t, displace(known(t, l).Era, true).Nonce)
+	require.Nil(t, displace(known(t, l).Generation, true).Nonce)
 	require.Equal(t, []int{0}, pending(t, l))
 }
 
-// AdvanceNonce waits for a concurrent reset to commit, and then changes nothing, because the era has changed.
+// AdvanceNonce waits for a concurrent reset to commit, and then changes nothing, because the generation has changed.
 func TestAdvanceNonce_ConcurrentReset_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -179,7 +179,7 @@ func TestAdvanceNonce_ConcurrentReset_ChangesNothing(t *testing.T) {
 	beside(t, l, func(tx pgx.Tx) {
 		_, err := tx.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 0`)
 		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), `UPDATE relayer_chains SET era = era + 1`)
+		_, err = tx.Exec(t.Context(), `UPDATE relayer_chains SET generation = generation + 1`)
 		require.NoError(t, err)
 	}, func() (err error) {
 		raised, err = l.AdvanceNonce(t.Context(), terms.Held[0], 0, 5)

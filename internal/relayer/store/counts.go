@@ -44,8 +44,8 @@ func (l *Store) Trusts(k *relayer.Key) bool {
 	return since == nil || !since.IsZero() && !k.ComparedAt.Before(*since)
 }
 
-// Compared records that a round that began at the given time compared keys with the chain of the given era. In another era
-// it does nothing.
+// Compared records that a round that began at the given time compared keys with the chain of the given generation. In
+// another generation it does nothing.
 func (l *Store) Compared(ctx context.Context, keys []common.Address, known int, at time.Time) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_keys k SET compared_at = $4
 		FROM (SELECT address FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE) AS locked
@@ -58,7 +58,7 @@ func (l *Store) Compared(ctx context.Context, keys []common.Address, known int, 
 }
 
 // AdvanceNonce moves a key's next nonce up to the chain's, because another sender has used the key. It never moves it down.
-// It reports whether it moved. next belongs to the chain of the given era; in another era it does nothing.
+// It reports whether it moved. next belongs to the chain of the given generation; in another generation it does nothing.
 func (l *Store) AdvanceNonce(ctx context.Context, key common.Address, known int, next uint64) (raised bool, err error) {
 	if next > MaxNonce {
 		return false, fmt.Errorf("raise the nonce of %s: %d is above %d", key, next, uint64(MaxNonce))
@@ -94,7 +94,7 @@ func (l *Store) queueGaps(b *pgx.Batch, key common.Address, known int, mined uin
 	b.Queue(`WITH next AS (
 			SELECT next_nonce AS nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce > $4 AND `+generationSQL("$1")+` = $5
 		), used AS (
-			SELECT t.nonce FROM relayer_txs t WHERE t.chain_id = $1 AND t.relayer_address = $3 AND t.nonce >= $4 AND t.era = $5
+			SELECT t.nonce FROM relayer_txs t WHERE t.chain_id = $1 AND t.relayer_address = $3 AND t.nonce >= $4 AND t.generation = $5
 			ORDER BY t.nonce LIMIT $6
 		), edges AS (
 			SELECT $4::bigint - 1 AS nonce UNION ALL SELECT nonce FROM used UNION ALL SELECT nonce FROM next WHERE (SELECT count(*) FROM used) < $6
@@ -130,8 +130,8 @@ var ErrFillLimit = errors.New("no more nonces of the key are filled with no-ops 
 
 // FillNonceGaps stores no-ops for nonces of a key that have no row, below next_nonce and not below mined. They are then
 // signed like every row with a nonce. It returns them, at most fillLimit, and with perHour above 0 at most perHour in an
-// hour. At that limit it returns [ErrFillLimit] along with the filled ones. mined belongs to the chain of the given era; in
-// another era it does nothing.
+// hour. At that limit it returns [ErrFillLimit] along with the filled ones. mined belongs to the chain of the given
+// generation; in another generation it does nothing.
 func (l *Store) FillNonceGaps(ctx context.Context, key common.Address, known int, mined uint64, perHour int) (filled []*relayer.Transaction, err error) {
 	if missing, err := l.Gap(ctx, key, known, mined); err != nil || missing == 0 { // without the key's lock
 		return nil, err
@@ -193,7 +193,7 @@ func (e *NonceUsedError) Error() string {
 
 // SetNonce moves a key's next nonce up or down and returns the previous one. Rows at or above next for which nothing was
 // signed lose their nonce, and callers' transactions are queued again. It fails with a [NonceUsedError] if an attempt at or
-// above next was ever stored, or with [ErrChainChanged] in another era; nothing is changed then.
+// above next was ever stored, or with [ErrChainChanged] in another generation; nothing is changed then.
 func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, next uint64) (was uint64, err error) {
 	if next > MaxNonce {
 		return 0, fmt.Errorf("set the next nonce of %s: %d is above %d", key, next, uint64(MaxNonce))
@@ -203,7 +203,7 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 	// such a nonce.
 	var highest *uint64
 	if err := l.db.QueryRow(ctx, `SELECT max(a.nonce) FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
-		WHERE a.chain_id = $1 AND a.address = $2 AND a.nonce >= $3 AND t.era = $4`, l.ChainID, hexAddress(key), int64(next), known).Scan(&highest); err != nil {
+		WHERE a.chain_id = $1 AND a.address = $2 AND a.nonce >= $3 AND t.generation = $4`, l.ChainID, hexAddress(key), int64(next), known).Scan(&highest); err != nil {
 		return 0, fmt.Errorf("set the next nonce of %s: %w", key, err)
 	}
 	if highest != nil {
@@ -216,11 +216,11 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT next_nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND `+generationSQL("$1")+` = $4 FOR UPDATE`,
 			l.ChainID, l.Pool, hexAddress(key), known).QueryRow(func(row pgx.Row) error { return row.Scan(&was) })
-		batch.Queue(`SELECT FROM relayer_txs WHERE chain_id = $1 AND relayer_address = $2 AND nonce >= $3 AND era = $4 ORDER BY nonce FOR UPDATE`,
+		batch.Queue(`SELECT FROM relayer_txs WHERE chain_id = $1 AND relayer_address = $2 AND nonce >= $3 AND generation = $4 ORDER BY nonce FOR UPDATE`,
 			l.ChainID, hexAddress(key), int64(next), known)
 		batch.Queue(`WITH displaced AS MATERIALIZED (
 			SELECT id, chain_id, pool_id, relayer_address, key_budget_day, reserve_wei FROM relayer_txs t
-			WHERE t.chain_id = $2 AND t.pool_id = $3 AND t.relayer_address = $4 AND t.nonce >= $5 AND t.era = $6 AND t.open AND t.status <> 'mined'
+			WHERE t.chain_id = $2 AND t.pool_id = $3 AND t.relayer_address = $4 AND t.nonce >= $5 AND t.generation = $6 AND t.open AND t.status <> 'mined'
 				AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address)
 		), changed AS (
 			UPDATE relayer_txs t SET relayer_address = NULL, nonce = NULL, key_budget_day = NULL,
@@ -230,7 +230,7 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 			FROM displaced d WHERE t.id = d.id RETURNING t.*
 		), counted AS (SELECT $4::text AS address, -count(*)::int AS n FROM changed)`+refundBudgetSQL+l.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL,
 			l.targets(), l.ChainID, l.Pool, hexAddress(key), int64(next), known).Query(counts.read)
-		batch.Queue(`SELECT max(nonce) FROM relayer_txs WHERE chain_id = $1 AND relayer_address = $2 AND nonce >= $3 AND era = $4`,
+		batch.Queue(`SELECT max(nonce) FROM relayer_txs WHERE chain_id = $1 AND relayer_address = $2 AND nonce >= $3 AND generation = $4`,
 			l.ChainID, hexAddress(key), int64(next), known).QueryRow(func(row pgx.Row) error { return row.Scan(&highest) })
 		batch.Queue(`UPDATE relayer_keys SET next_nonce = $4, updated_at = now() WHERE chain_id = $1 AND pool_id = $2 AND address = $3`,
 			l.ChainID, l.Pool, hexAddress(key), int64(next))
@@ -257,8 +257,9 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 	return was, nil
 }
 
-// StopJump disables a key for a [relayer.NonceJump]: nodes report count transactions, more than bound beyond the next nonce. It
-// reports whether it did. In another era than the given one, or where the next nonce has caught up, it does nothing.
+// StopJump disables a key for a [relayer.NonceJump]: nodes report count transactions, more than bound beyond the next
+// nonce. It reports whether it did. In another generation than the given one, or where the next nonce has caught up, it
+// does nothing.
 func (l *Store) StopJump(ctx context.Context, key common.Address, known int, count, bound uint64) (stopped bool, err error) {
 	count = min(count, MaxNonce)
 	tag, err := l.db.Exec(ctx, `UPDATE relayer_keys SET enabled = false, disabled_until = NULL, updated_at = now(),

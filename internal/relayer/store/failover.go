@@ -54,8 +54,8 @@ func (l *Store) FailedOver(ctx context.Context) (over bool, err error) {
 
 // Reconcile ends the state that FailedOver reports. Each key of the pool continues above the nonces that nodes report, if
 // those are higher. pending is the highest pending count that any node reports of each key, mined or in its pool, on the
-// chain of the given era. In another era nothing is changed. The pool's identity changes, because idempotency keys may be
-// lost too: a key that was used before may be new now.
+// chain of the given generation. In another generation nothing is changed. The pool's identity changes, because
+// idempotency keys may be lost too: a key that was used before may be new now.
 func (l *Store) Reconcile(ctx context.Context, known int, pending map[common.Address]uint64) error {
 	var addresses []string
 	var next []int64

@@ -96,7 +96,7 @@ func (l *Store) Keys(ctx context.Context) ([]*relayer.Key, error) {
 
 const selectKeys = `SELECT id, chain_id, address, pool_id AS pool, enabled, disabled_reason, disabled_until, disabled_checks AS checks, funding,
 	paused, draining, stuck_since, next_nonce, pending_count, last_error, last_seen_at, balance_wei::text AS balance,
-	min_balance_wei::text AS min_balance, coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = relayer_keys.chain_id), 0) AS era,
+	min_balance_wei::text AS min_balance, coalesce((SELECT c.generation FROM relayer_chains c WHERE c.chain_id = relayer_keys.chain_id), 0) AS generation,
 	compared_at, compared_at >= registered_at AS compared, now() AS read_at FROM relayer_keys`
 
 // keyRow is a row of selectKeys.

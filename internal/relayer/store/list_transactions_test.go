@@ -88,7 +88,7 @@ func TestTransactions_QueuedForAKey_AreListedUnderIt(t *testing.T) {
 	key := terms.Held[0]
 	const n = 20_000
 	for _, key := range terms.Held {
-		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, known(t, l).Era, n))) // the history has the lower nonces
+		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, known(t, l).Generation, n))) // the history has the lower nonces
 	}
 	own := func() *NewTransaction {
 		d := draft(l)
@@ -148,9 +148,9 @@ func TestCancelPending(t *testing.T) {
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(own[0], 1, relayer.PurposeSend, 3)}))
 	_, err := l.SetIntent(t.Context(), own[1].ID, relayer.IntentExpire, "late")
 	require.NoError(t, err)
-	_, err = l.AdvanceNonce(t.Context(), terms.Held[0], known(t, l).Era, 4)
+	_, err = l.AdvanceNonce(t.Context(), terms.Held[0], known(t, l).Generation, 4)
 	require.NoError(t, err)
-	noop, err := l.FillNonceGaps(t.Context(), terms.Held[0], known(t, l).Era, 0, 0)
+	noop, err := l.FillNonceGaps(t.Context(), terms.Held[0], known(t, l).Generation, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, noop, 1)
 	require.EqualValues(t, 40, spent(t, l, scopeCaller, "a"))

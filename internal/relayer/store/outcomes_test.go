@@ -243,17 +243,17 @@ func TestFillNonceGaps(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key := terms.Held[0]
-	raised, err := l.AdvanceNonce(t.Context(), key, known(t, l).Era, 3)
+	raised, err := l.AdvanceNonce(t.Context(), key, known(t, l).Generation, 3)
 	require.NoError(t, err)
 	require.True(t, raised)
 	accept(t, l, terms, draft(l))
-	filled, err := l.FillNonceGaps(t.Context(), key, known(t, l).Era, 1, 0)
+	filled, err := l.FillNonceGaps(t.Context(), key, known(t, l).Generation, 1, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 2)
 	require.Equal(t, uint64(1), *filled[0].Nonce)
 	require.Equal(t, uint64(2), *filled[1].Nonce)
 	require.Equal(t, relayer.KindNoop, filled[0].Kind)
-	filled, err = l.FillNonceGaps(t.Context(), key, known(t, l).Era, 1, 0)
+	filled, err = l.FillNonceGaps(t.Context(), key, known(t, l).Generation, 1, 0)
 	require.NoError(t, err)
 	require.Empty(t, filled)
 	require.Equal(t, []int{3}, pending(t, l))
@@ -375,10 +375,10 @@ func TestResetChain_DropsPendingAndSetsNonces(t *testing.T) {
 	require.Equal(t, []uint64{5, 0}, []uint64{keys[0].NextNonce, keys[1].NextNonce})
 	c, err := l.Chain(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, Chain{Genesis: common.HexToHash("0x02"), Anchor: Block{0, common.HexToHash("0x02")}, Era: 1}, c)
+	require.Equal(t, Chain{Genesis: common.HexToHash("0x02"), Anchor: Block{0, common.HexToHash("0x02")}, Generation: 1}, c)
 	again := accept(t, l, terms, draft(l), draft(l))
 	// A decision based on an outdated record changes nothing.
-	for _, old := range []Chain{{Genesis: genesis, Anchor: Block{Hash: genesis}}, {Genesis: c.Genesis, Anchor: c.Anchor}, {Genesis: c.Genesis, Anchor: Block{1, c.Anchor.Hash}, Era: 1}} {
+	for _, old := range []Chain{{Genesis: genesis, Anchor: Block{Hash: genesis}}, {Genesis: c.Genesis, Anchor: c.Anchor}, {Genesis: c.Genesis, Anchor: Block{1, c.Anchor.Hash}, Generation: 1}} {
 		_, err = l.ResetChain(t.Context(), old, common.HexToHash("0x03"), Block{0, common.HexToHash("0x03")}, nil)
 		require.ErrorIs(t, err, ErrChainChanged)
 	}
@@ -443,14 +443,14 @@ func TestResetChain_SameRequestAgain_SameBytesAreOfNewTransaction(t *testing.T) 
 	require.Len(t, latest, 1, "of the new chain alone")
 
 	// A gap is filled although a transaction of the previous chain had the nonce.
-	_, err = l.AdvanceNonce(t.Context(), key, known(t, l).Era, 3)
+	_, err = l.AdvanceNonce(t.Context(), key, known(t, l).Generation, 3)
 	require.NoError(t, err)
-	filled, err := l.FillNonceGaps(t.Context(), key, known(t, l).Era, 0, 0)
+	filled, err := l.FillNonceGaps(t.Context(), key, known(t, l).Generation, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 1)
 	require.Equal(t, uint64(2), *filled[0].Nonce)
-	// Another sender's transaction is stored in the new era.
-	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), filled[0].ID, key, known(t, l).Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
+	// Another sender's transaction is stored in the new generation.
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), filled[0].ID, key, known(t, l).Generation, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
 	foreign, err := l.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
 	require.Equal(t, relayer.KindForeign, foreign.Kind)

@@ -22,8 +22,9 @@ func (l *Store) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes []
 		AND EXISTS (SELECT FROM relayer_attempts r WHERE r.tx_id = a.tx_id AND r.purpose = 'replace')`, ids, texts)
 }
 
-// keepContents copies the contents of transaction $1 into its deliveries, which otherwise read them from the transaction's
-// row. The copy is that of [relayer.TransactionRow] in JSON. keepContents must precede each statement that replaces contents.
+// keepContents copies the contents of transaction $1 into its deliveries, which otherwise read them from the
+// transaction's row. The copy is that of [relayer.TransactionRow] in JSON. keepContents must precede each statement that
+// replaces contents.
 var keepContents = `UPDATE relayer_deliveries d SET contents = jsonb_build_object(` + contents.each(func(_ int, c relayer.Column) string {
 	value := "t." + c.Name
 	switch {
@@ -63,12 +64,12 @@ func (l *Store) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Re
 }
 
 // foreignAbove is the condition for the rows that [Store.DropForeignTransactions] drops.
-const foreignAbove = `chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5 AND era = $6`
+const foreignAbove = `chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5 AND generation = $6`
 
 // HasForeign reports whether there are transactions that [Store.DropForeignTransactions] would drop.
-func (l *Store) HasForeign(ctx context.Context, key common.Address, era int, nonce, head uint64) (has bool, err error) {
+func (l *Store) HasForeign(ctx context.Context, key common.Address, generation int, nonce, head uint64) (has bool, err error) {
 	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_txs WHERE `+foreignAbove+`)`,
-		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), era).Scan(&has)
+		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), generation).Scan(&has)
 	if err != nil {
 		return false, fmt.Errorf("look for other senders' transactions of %s: %w", key, err)
 	}
@@ -77,13 +78,13 @@ func (l *Store) HasForeign(ctx context.Context, key common.Address, era int, non
 
 // DropForeignTransactions drops recorded transactions of other senders whose nonces the key has not used after all. These
 // are the ones from the given nonce on, found in blocks up to head, where the chain has used only the nonces below. A
-// reorganization removed them, and [Store.FillNonceGaps] finds their nonces free. era is that of the chain on which this
-// was observed.
-func (l *Store) DropForeignTransactions(ctx context.Context, key common.Address, era int, nonce, head uint64) error {
+// reorganization removed them, and [Store.FillNonceGaps] finds their nonces free. generation is that of the chain on
+// which this was observed.
+func (l *Store) DropForeignTransactions(ctx context.Context, key common.Address, generation int, nonce, head uint64) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
 			revision = revision + 1, updated_at = now()
 		WHERE `+foreignAbove,
-		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), era)
+		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), generation)
 	if err != nil {
 		return fmt.Errorf("disown transactions of %s: %w", key, err)
 	}

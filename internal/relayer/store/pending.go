@@ -55,7 +55,7 @@ func (l *Store) ListUnconfirmed(ctx context.Context, froms []KeyNonce, age time.
 	addresses, nonces := l.keyNonces(froms)
 	return l.listAttempts(ctx, "list unmined attempts", `SELECT a.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
 		CROSS JOIN LATERAL (SELECT t.id, t.nonce, t.relayer_address FROM relayer_txs t
-			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.kind <> 'foreign' AND t.era = `+generationSQL("$1")+`
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.kind <> 'foreign' AND t.generation = `+generationSQL("$1")+`
 				AND NOT (t.open AND t.status IN ('allocated', 'unknown')) AND t.updated_at < now() - $4::interval
 			ORDER BY t.nonce LIMIT $5) AS t
 		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
@@ -70,7 +70,7 @@ func (l *Store) ListLowestPending(ctx context.Context, froms []KeyNonce) ([]*rel
 	return l.list(ctx, "list what holds keys up", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
 		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND status <> 'mined'
 		ORDER BY nonce LIMIT 1) AS t
-		WHERE t.nonce = f.nonce OR EXISTS (SELECT FROM relayer_txs b WHERE b.chain_id = $1 AND b.relayer_address = f.address AND b.nonce = t.nonce - 1 AND b.era = `+generationSQL("$1")+`)`,
+		WHERE t.nonce = f.nonce OR EXISTS (SELECT FROM relayer_txs b WHERE b.chain_id = $1 AND b.relayer_address = f.address AND b.nonce = t.nonce - 1 AND b.generation = `+generationSQL("$1")+`)`,
 		l.ChainID, addresses, nonces)
 }
 

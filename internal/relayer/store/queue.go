@@ -58,7 +58,7 @@ func (l *Store) Dispatch(ctx context.Context, terms AllocationLimits, limit int)
 			ids, addresses, nonces = append(ids, tx.ID), append(addresses, hexAddress(tx.From)), append(nonces, int64(*tx.Nonce))
 		}
 		b.Queue(`UPDATE relayer_txs t SET relayer_address = v.address, nonce = v.nonce, updated_at = now(),
-				key_budget_day = CASE WHEN t.reserve_wei IS NOT NULL THEN $4::date END, era = `+generationSQL("$5")+`
+				key_budget_day = CASE WHEN t.reserve_wei IS NOT NULL THEN $4::date END, generation = `+generationSQL("$5")+`
 			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS v (id, address, nonce) WHERE t.id = v.id`, ids, addresses, nonces, h.budgets.today(), l.ChainID)
 		h.store(b, l)
 		return nil

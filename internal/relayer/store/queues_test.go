@@ -236,7 +236,7 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 		}},
 		{"displace", func() error {
 			if tx := one(`open AND nonce IS NOT NULL AND status <> 'mined' AND kind = 'transaction'`); tx != nil {
-				return onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, known(t, l).Era, *tx.Nonce, common.BigToHash(big.NewInt(random.Int64())), Block{block, blockHash(block)}))
+				return onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, known(t, l).Generation, *tx.Nonce, common.BigToHash(big.NewInt(random.Int64())), Block{block, blockHash(block)}))
 			}
 			return nil
 		}},

@@ -25,8 +25,8 @@ type Placed struct {
 	Block Block // zero if it is in none
 }
 
-// Placed returns transactions of a key, of any pool, in the current era, with nonces below the given one, the highest
-// first; at most limit. It excludes other senders' transactions.
+// Placed returns transactions of a key, of any pool, in the current generation, with nonces below the given one, the
+// highest first; at most limit. It excludes other senders' transactions.
 func (l *Store) Placed(ctx context.Context, key common.Address, below uint64, limit int) ([]Placed, error) {
 	return collect(ctx, l.db, fmt.Sprintf("list transactions of %s", key), func(row pgx.CollectableRow) (p Placed, err error) {
 		var number *uint64
@@ -37,7 +37,7 @@ func (l *Store) Placed(ctx context.Context, key common.Address, below uint64, li
 		}
 		return p, err
 	}, `SELECT id, pool_id, nonce, NOT open, block_number, block_hash FROM relayer_txs
-		WHERE chain_id = $1 AND relayer_address = $2 AND nonce < $3 AND era = `+generationSQL("$1")+` AND kind <> 'foreign'
+		WHERE chain_id = $1 AND relayer_address = $2 AND nonce < $3 AND generation = `+generationSQL("$1")+` AND kind <> 'foreign'
 		ORDER BY nonce DESC LIMIT $4`, l.ChainID, hexAddress(key), int64(min(below, math.MaxInt64)), limit)
 }
 
@@ -49,10 +49,10 @@ var reopenedBudgets = chargeBudgetSQL(` UNION ALL
 			(g.key_budget_day, 'key', g.relayer_address)) AS e (day, scope, subject)
 		WHERE NOT g.open AND g.reserve_wei IS NOT NULL AND e.day IS NOT NULL`)
 
-// TakeBack makes transactions of a key pending again whose blocks the chain has lost, final ones too, and returns how many.
-// They keep nonces and bytes. The webhook targets of their pools receive the change. A transaction that is in another block
-// by now is unchanged. TakeBack fails with [ErrChainChanged], and changes nothing, if the recorded genesis block or era
-// differs from known's by now.
+// TakeBack makes transactions of a key pending again whose blocks the chain has lost, final ones too, and returns how
+// many. They keep nonces and bytes. The webhook targets of their pools receive the change. A transaction that is in
+// another block by now is unchanged. TakeBack fails with [ErrChainChanged], and changes nothing, if the recorded genesis
+// block or generation differs from known's by now.
 //
 // This is the only change of a final transaction, and only an operator requests it.
 func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, gone []Placed) (taken int, err error) {
@@ -67,11 +67,11 @@ func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, g
 	err = postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND address = $2 FOR UPDATE`, l.ChainID, hexAddress(key))
-		batch.Queue(`SELECT (genesis_hash, era) = ($2, $3) FROM relayer_chains WHERE chain_id = $1 FOR SHARE`,
-			l.ChainID, known.Genesis.Hex(), known.Era).QueryRow(unchanged)
+		batch.Queue(`SELECT (genesis_hash, generation) = ($2, $3) FROM relayer_chains WHERE chain_id = $1 FOR SHARE`,
+			l.ChainID, known.Genesis.Hex(), known.Generation).QueryRow(unchanged)
 		batch.Queue(`WITH gone AS MATERIALIZED (
 			SELECT t.* FROM relayer_txs t JOIN unnest($3::uuid[], $4::text[]) AS g (id, hash) ON t.id = g.id AND t.block_hash = g.hash
-			WHERE t.chain_id = $1 AND t.relayer_address = $2 AND t.nonce IS NOT NULL AND t.era = $5 AND t.kind <> 'foreign'
+			WHERE t.chain_id = $1 AND t.relayer_address = $2 AND t.nonce IS NOT NULL AND t.generation = $5 AND t.kind <> 'foreign'
 			ORDER BY t.nonce FOR UPDATE OF t
 		), changed AS (
 			UPDATE relayer_txs t SET status = 'broadcasted', open = true, taken_back_at = now(), confirmed_at = NULL,
@@ -79,7 +79,7 @@ func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, g
 				succeeded = NULL, mined_purpose = NULL, gas_used = NULL, gas_price_paid = NULL, revision = t.revision + 1, updated_at = now()
 			FROM gone WHERE t.id = gone.id RETURNING t.*
 		), counted AS (SELECT relayer_address AS address, count(*)::int AS n FROM changed GROUP BY relayer_address)`+
-			l.updatePendingSQL()+reopenedBudgets+enqueueDeliveriesByPoolSQL+statusCountsSQL, l.ChainID, hexAddress(key), ids, hashes, known.Era).Query(counts.read)
+			l.updatePendingSQL()+reopenedBudgets+enqueueDeliveriesByPoolSQL+statusCountsSQL, l.ChainID, hexAddress(key), ids, hashes, known.Generation).Query(counts.read)
 		batch.Queue(forgetFinalBlocksSQL, l.ChainID)
 		return tx.SendBatch(ctx, batch).Close()
 	})
@@ -99,12 +99,12 @@ func unchanged(row pgx.Row) error {
 	return err
 }
 
-// Reanchor records another anchor block, of the same genesis and in the same era. It fails with [ErrChainChanged] unless
-// known is still recorded.
+// Reanchor records another anchor block, of the same genesis and in the same generation. It fails with [ErrChainChanged]
+// unless known is still recorded.
 func (l *Store) Reanchor(ctx context.Context, known Chain, anchor Block) error {
 	tag, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
-		WHERE chain_id = $1 AND (genesis_hash, anchor_number, anchor_hash, era) = ($4, $5, $6, $7)`,
-		l.ChainID, int64(anchor.Number), anchor.Hash.Hex(), known.Genesis.Hex(), int64(known.Anchor.Number), known.Anchor.Hash.Hex(), known.Era)
+		WHERE chain_id = $1 AND (genesis_hash, anchor_number, anchor_hash, generation) = ($4, $5, $6, $7)`,
+		l.ChainID, int64(anchor.Number), anchor.Hash.Hex(), known.Genesis.Hex(), int64(known.Anchor.Number), known.Anchor.Hash.Hex(), known.Generation)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = ErrChainChanged
 	}

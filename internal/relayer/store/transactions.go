@@ -36,9 +36,9 @@ func (l *Store) Transaction(ctx context.Context, id uuid.UUID) (*relayer.Transac
 	return l.one(ctx, ` WHERE id = $1 AND chain_id = $2 AND pool_id = $3`, id, l.ChainID, l.Pool)
 }
 
-// TransactionByNonce returns the transaction with a key's nonce, in the chain's current era.
+// TransactionByNonce returns the transaction with a key's nonce, in the chain's current generation.
 func (l *Store) TransactionByNonce(ctx context.Context, key common.Address, nonce uint64) (*relayer.Transaction, error) {
-	return l.one(ctx, ` WHERE relayer_address = $1 AND nonce = $2 AND chain_id = $3 AND pool_id = $4 AND era = `+generationSQL("$3"),
+	return l.one(ctx, ` WHERE relayer_address = $1 AND nonce = $2 AND chain_id = $3 AND pool_id = $4 AND generation = `+generationSQL("$3"),
 		hexAddress(key), int64(nonce), l.ChainID, l.Pool)
 }
 

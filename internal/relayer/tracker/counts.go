@@ -66,7 +66,7 @@ func (r *round) checkCounts(ctx context.Context) error {
 		return nil
 	}
 	r.freed = true // transactions queued for these keys may be dispatched
-	return r.cfg.Store.Compared(ctx, compared, r.keys[0].Era, r.keys[0].ReadAt)
+	return r.cfg.Store.Compared(ctx, compared, r.keys[0].Generation, r.keys[0].ReadAt)
 }
 
 // suspects returns the indexes of the keys about which all endpoints are queried.
@@ -166,14 +166,14 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 		a.rounds, a.lowestCount = 0, store.MaxNonce // one response that is too low must not decide permanently
 		return true, nil
 	case a.lowestCount-k.NextNonce > r.cfg.MaxNonceJump:
-		stopped, err := r.cfg.Store.StopJump(ctx, k.Address, k.Era, a.lowestCount, r.cfg.MaxNonceJump)
+		stopped, err := r.cfg.Store.StopJump(ctx, k.Address, k.Generation, a.lowestCount, r.cfg.MaxNonceJump)
 		if stopped {
 			log.Error("key stopped: nodes count many more transactions than were given out; find out who uses the key, then run `rollcall keys resync`",
 				"bound", r.cfg.MaxNonceJump)
 		}
 		return false, err
 	}
-	raised, err := r.cfg.Store.AdvanceNonce(ctx, k.Address, k.Era, a.lowestCount)
+	raised, err := r.cfg.Store.AdvanceNonce(ctx, k.Address, k.Generation, a.lowestCount)
 	if err != nil {
 		return false, err
 	}
@@ -295,7 +295,7 @@ func (r *round) compare(ctx context.Context) error {
 			pending[k.Address] = next
 		}
 	}
-	if err := r.cfg.Store.Reconcile(ctx, r.keys[0].Era, pending); err != nil {
+	if err := r.cfg.Store.Reconcile(ctx, r.keys[0].Generation, pending); err != nil {
 		return err
 	}
 	r.reported = nil
@@ -308,7 +308,7 @@ func (r *round) stopJump(ctx context.Context, k *relayer.Key, count uint64) (sto
 	if count <= k.NextNonce+r.cfg.MaxNonceJump {
 		return false, nil
 	}
-	if _, err := r.cfg.Store.StopJump(ctx, k.Address, k.Era, count, r.cfg.MaxNonceJump); err != nil {
+	if _, err := r.cfg.Store.StopJump(ctx, k.Address, k.Generation, count, r.cfg.MaxNonceJump); err != nil {
 		return false, fmt.Errorf("after a failover: %w", err)
 	}
 	return true, nil

@@ -46,7 +46,7 @@ func rounds(o *relayertest.Options) <-chan struct{} {
 		if edit != nil {
 			edit(cfg)
 		}
-		cfg.Round = tell(c)
+		cfg.Events = relayertest.OnRound(cfg.Events, tell(c))
 	}
 	return c
 }
@@ -92,7 +92,7 @@ func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
 	require.LessOrEqual(t, f.key().NextNonce, uint64(1))
 	require.Eventually(t, func() bool { return strings.Contains(f.Health().Reason, relayer.NonceJump) }, 20*time.Second, 10*time.Millisecond)
 	require.True(t, f.Health().Ready, "there is another key")
-	missing, err := f.Store.Gap(t.Context(), key, f.key().Era, 0)
+	missing, err := f.Store.Gap(t.Context(), key, f.key().Generation, 0)
 	require.NoError(t, err)
 	require.Zero(t, missing)
 	f.executed() // by the other key
@@ -297,7 +297,7 @@ func TestFill_PerHour_IsBounded(t *testing.T) {
 	f.executed()
 	f.exec(`UPDATE relayer_keys SET next_nonce = 1::bigint << 40`)
 	require.Eventually(t, func() bool { return f.key().PendingCount == 3 }, 20*time.Second, 10*time.Millisecond)
-	_, err := f.Store.FillNonceGaps(t.Context(), f.key().Address, f.key().Era, 1, 3)
+	_, err := f.Store.FillNonceGaps(t.Context(), f.key().Address, f.key().Generation, 1, 3)
 	require.ErrorIs(t, err, store.ErrFillLimit)
 	require.Equal(t, 3, f.key().PendingCount)
 }

@@ -112,13 +112,13 @@ func TestBump_NoBlocks_RaisesTooLowPrice(t *testing.T) {
 func outbidSoon(rounds chan<- struct{}) func(*tracker.Config) {
 	return func(c *tracker.Config) {
 		c.BumpAfter = map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
-		c.Round = tell(rounds)
+		c.Events = relayertest.OnRound(c.Events, tell(rounds))
 	}
 }
 
 // tell reports rounds while the test listens.
-func tell(rounds chan<- struct{}) func(context.Context, []*relayer.Key, evm.Header) {
-	return func(context.Context, []*relayer.Key, evm.Header) {
+func tell(rounds chan<- struct{}) func(context.Context, evm.Header) {
+	return func(context.Context, evm.Header) {
 		select {
 		case rounds <- struct{}{}:
 		default:

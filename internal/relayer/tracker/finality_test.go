@@ -23,7 +23,7 @@ func followed(o *relayertest.Options, edit func(*tracker.Config)) *atomic.Uint64
 	head := new(atomic.Uint64)
 	o.Tracker = func(c *tracker.Config) {
 		edit(c)
-		c.Round = func(_ context.Context, _ []*relayer.Key, h evm.Header) { head.Store(h.Number) }
+		c.Events = relayertest.OnRound(c.Events, func(_ context.Context, h evm.Header) { head.Store(h.Number) })
 	}
 	return head
 }

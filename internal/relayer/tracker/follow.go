@@ -326,7 +326,7 @@ func (r *round) moveAnchor(ctx context.Context) error {
 		return err
 	}
 	block := store.Block{Number: number, Hash: headers[0].Hash}
-	if err := r.cfg.Store.MoveAnchor(ctx, r.keys[0].Era, block); err != nil {
+	if err := r.cfg.Store.MoveAnchor(ctx, r.keys[0].Generation, block); err != nil {
 		return err
 	}
 	r.anchor = block

@@ -112,9 +112,7 @@ func (r *round) sign(txs []*relayer.Transaction) {
 
 // topUps signs new top-ups at once.
 func (r *round) topUps() error {
-	if r.cfg.TopUps != nil {
-		r.sign(r.cfg.TopUps())
-	}
+	r.sign(r.cfg.Events.TakeTopUps())
 	return nil
 }
 
@@ -316,12 +314,12 @@ func (r *round) missing(ctx context.Context, todo signerTasks) error {
 // fill fills nonces without a row with no-ops, because all nonces above them are blocked. One endpoint's count does not
 // decide where they begin. A no-op at a nonce that was used long ago is never mined, and counts against the key's Cap.
 func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
-	missing, err := r.cfg.Store.Gap(ctx, k.Address, k.Era, mined)
+	missing, err := r.cfg.Store.Gap(ctx, k.Address, k.Generation, mined)
 	if err != nil {
 		return err
 	}
 	if missing == 0 {
-		foreign, err := r.cfg.Store.HasForeign(ctx, k.Address, k.Era, mined, r.head.Number)
+		foreign, err := r.cfg.Store.HasForeign(ctx, k.Address, k.Generation, mined, r.head.Number)
 		if err != nil || !foreign {
 			return err
 		}
@@ -330,10 +328,10 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 	if !answered {
 		return nil // retry in the next round
 	}
-	if err := r.cfg.Store.DropForeignTransactions(ctx, k.Address, k.Era, mined, r.head.Number); err != nil {
+	if err := r.cfg.Store.DropForeignTransactions(ctx, k.Address, k.Generation, mined, r.head.Number); err != nil {
 		return err
 	}
-	filled, err := r.cfg.Store.FillNonceGaps(ctx, k.Address, k.Era, mined, r.cfg.NoopsPerHour)
+	filled, err := r.cfg.Store.FillNonceGaps(ctx, k.Address, k.Generation, mined, r.cfg.NoopsPerHour)
 	if errors.Is(err, store.ErrFillLimit) {
 		err = nil
 		r.cfg.Metrics.fillLimited.Inc()

@@ -30,12 +30,12 @@ func paced(t *testing.T, confirmations uint64, edit ...func(*relayertest.Options
 	f = setup(t, 1, append(edit, func(o *relayertest.Options) {
 		o.Tracker = func(c *tracker.Config) {
 			c.Confirmations = confirmations
-			c.Round = func(ctx context.Context, _ []*relayer.Key, head evm.Header) {
+			c.Events = relayertest.OnRound(c.Events, func(ctx context.Context, head evm.Header) {
 				select {
 				case followed <- head.Number:
 				case <-ctx.Done():
 				}
-			}
+			})
 		}
 	})...)
 	return f, func() {

@@ -134,7 +134,7 @@ func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexpla
 			return err
 		}
 	}
-	displaced, err := r.cfg.Store.RecordNonceConflicts(ctx, s.ID, s.Key, r.keys[0].Era, s.Nonce, used.TxHash, store.Block{Number: used.BlockNumber, Hash: used.BlockHash})
+	displaced, err := r.cfg.Store.RecordNonceConflicts(ctx, s.ID, s.Key, r.keys[0].Generation, s.Nonce, used.TxHash, store.Block{Number: used.BlockNumber, Hash: used.BlockHash})
 	if err != nil || !displaced {
 		return err
 	}

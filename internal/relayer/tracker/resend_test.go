@@ -64,7 +64,7 @@ func TestResend_RoundsFailInTurn_BacksOff(t *testing.T) {
 		node = before(t, o)
 		o.Tracker = func(c *tracker.Config) {
 			c.Confirmations = 1000 // each head compares the mined transaction's block
-			c.Round = tell(rounds)
+			c.Events = relayertest.OnRound(c.Events, tell(rounds))
 		}
 	})
 	tx := f.send()
@@ -102,7 +102,7 @@ func TestResend_RefusedForFundsOrFee_BacksOff(t *testing.T) {
 			f := setup(t, 1, func(o *relayertest.Options) {
 				node = before(t, o)
 				node.SetRules(refused(reason))
-				o.Tracker = func(c *tracker.Config) { c.Round = tell(rounds) }
+				o.Tracker = func(c *tracker.Config) { c.Events = relayertest.OnRound(c.Events, tell(rounds)) }
 			})
 			begun := time.Now()
 			var txs []*relayer.Transaction
@@ -127,7 +127,7 @@ func TestResend_PoolFull_BacksOff(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(refused("txpool is full"))
-		o.Tracker = func(c *tracker.Config) { c.Round = tell(rounds) }
+		o.Tracker = func(c *tracker.Config) { c.Events = relayertest.OnRound(c.Events, tell(rounds)) }
 	})
 	begun := time.Now()
 	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
@@ -143,7 +143,7 @@ func TestResend_PendingIsLatest_SendsNothingThatTheNodeHas(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		before(t, o).SetRules(pendingIsLatest, counted(&sends))
 		// The node's response is trusted for thirty times as long.
-		o.Tracker = func(c *tracker.Config) { c.Round, c.Abandoned = tell(rounds), 2*time.Second }
+		o.Tracker = func(c *tracker.Config) { c.Events, c.Abandoned = relayertest.OnRound(c.Events, tell(rounds)), 2*time.Second }
 	})
 	var txs []*relayer.Transaction
 	for range 5 {

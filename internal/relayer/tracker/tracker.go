@@ -60,6 +60,19 @@ func (n nodes) Latest(ctx context.Context) (View, error) {
 	return v, nil
 }
 
+// Events is called by the tracker's goroutines, which wait for it.
+type Events interface {
+	// Round follows each round that reached the chain's head, new or not. The next round waits for it.
+	Round(ctx context.Context, head evm.Header)
+	// TakeTopUps returns the top-ups that were stored since its last call. The tracker signs them.
+	TakeTopUps() []*relayer.Transaction
+}
+
+type noEvents struct{}
+
+func (noEvents) Round(context.Context, evm.Header)  {}
+func (noEvents) TakeTopUps() []*relayer.Transaction { return nil }
+
 // DefaultMaxNonceJump is the default of Config.MaxNonceJump.
 const DefaultMaxNonceJump = 64
 
@@ -115,11 +128,8 @@ type Config struct {
 	RevertData func(ctx context.Context, tx, block common.Hash) ([]byte, error)
 	// Metrics are unregistered by default.
 	Metrics *Metrics
-	// TopUps, if not nil, returns top-ups that were stored since its last call and are to be signed.
-	TopUps func() []*relayer.Transaction
-	// Round, if not nil, is called after each round that reached the chain's head, new or not, with the keys as they were
-	// before it. The next round waits for it.
-	Round func(ctx context.Context, keys []*relayer.Key, head evm.Header)
+	// Events receives the rounds, and has the top-ups to sign. Default: none.
+	Events Events
 }
 
 // Tracker tracks the chain. Run may be called once.
@@ -211,6 +221,9 @@ func New(cfg Config) *Tracker {
 	cfg.AnchorDepth = cmp.Or(cfg.AnchorDepth, 64)
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
+	}
+	if cfg.Events == nil {
+		cfg.Events = noEvents{}
 	}
 	cfg.Term = cmp.Or(cfg.Term, 5*time.Second)
 	cfg.Tend = cmp.Or(cfg.Tend, time.Second)
@@ -354,7 +367,7 @@ func (t *Tracker) round(ctx context.Context) error {
 	var complete evm.Header // the head of the complete round
 	var receiptAt uint64    // the block whose receipt its endpoint hides
 	for tried := map[string]bool{}; ; {
-		// The keys are read first, because decisions based on the view are valid in the era that was recorded before it.
+		// The keys are read first, because decisions based on the view are valid in the generation that was recorded before it.
 		all, err := t.cfg.Store.Keys(ctx)
 		if err != nil {
 			return err
@@ -456,9 +469,7 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 	if err := r.observe(ctx); err != nil {
 		return err
 	}
-	if t.cfg.Round != nil {
-		t.cfg.Round(ctx, r.keys, r.head)
-	}
+	t.cfg.Events.Round(ctx, r.head)
 	return nil
 }
 

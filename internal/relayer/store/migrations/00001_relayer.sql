@@ -1,15 +1,15 @@
 -- +goose Up
 
--- One row a chain: how it is recognized, and which era of it counts.
+-- One row a chain: how it is recognized, and which generation of it counts.
 CREATE TABLE relayer_chains (
     chain_id      bigint  PRIMARY KEY,
     genesis_hash  text    NOT NULL,
     -- A block deeper than any reorganization. A node that does not have it has another history.
     anchor_number bigint  NOT NULL DEFAULT 0,
     anchor_hash   text    NOT NULL,
-    -- A chain that lost its history begins another era. Nonces, and with them hashes, come again in it, and no row of its history
-    -- has to be rewritten for that.
-    era           integer NOT NULL DEFAULT 0
+    -- A chain that lost its history begins another generation. Nonces, and with them hashes, come again in it, and no row
+    -- of its history has to be rewritten for that.
+    generation    integer NOT NULL DEFAULT 0
 );
 
 -- One row a pool.
@@ -19,22 +19,23 @@ CREATE TABLE relayer_pools (
     -- Names the store of idempotency keys. A failover or a restore may have lost keys: the row then gets another one.
     identity      uuid   NOT NULL DEFAULT gen_random_uuid(),
     targets       text[] NOT NULL, -- names of the webhook targets that are notified of each change
-    -- The timeline of Postgres under which nonces were given out last. Another one means that the server failed over, and may have
-    -- lost commits that it had acknowledged.
+    -- The timeline of Postgres under which nonces were given out last. Another one means that the server failed over, and
+    -- may have lost commits that it had acknowledged.
     timeline      text   NOT NULL,
-    -- The process that follows the chain for the pool, until when, and a number that grows with each. Two that believe to hold the
-    -- lease do the same work twice and no harm: every change compares before it writes.
+    -- The process that follows the chain for the pool, until when, and a number that grows with each. Two that believe to
+    -- hold the lease do the same work twice and no harm: every change compares before it writes.
     tracker       text        NOT NULL DEFAULT '',
     tracker_epoch bigint      NOT NULL DEFAULT 0,
     tracker_until timestamptz NOT NULL DEFAULT '-infinity',
-    -- The newest block with transactions that were made final; 0: none. The tracker reports when the chain no longer has it.
+    -- The newest block with transactions that were made final; 0: none. The tracker reports when the chain no longer has
+    -- it.
     final_number  bigint      NOT NULL DEFAULT 0,
     final_hash    text        NOT NULL DEFAULT '',
     PRIMARY KEY (chain_id, pool_id)
 );
 
--- The database transaction that has recorded under which timeline a pool's nonces are given out. A dump is restored by another
--- one, so that xmin of the row differs: nonces were given out since that the store does not have.
+-- The database transaction that has recorded under which timeline a pool's nonces are given out. A dump is restored by
+-- another one, so that xmin of the row differs: nonces were given out since that the store does not have.
 CREATE TABLE relayer_origins (
     chain_id bigint NOT NULL,
     pool_id  text   NOT NULL,
@@ -69,8 +70,8 @@ CREATE TABLE relayer_keys (
     min_balance_own   boolean     NOT NULL DEFAULT false, -- set for this key; otherwise it follows the processes' setting
     created_at        timestamptz NOT NULL DEFAULT now(),
     updated_at        timestamptz NOT NULL DEFAULT now(),
-    -- When a process last registered the key, and when a round of the tracker began that has compared it with the chain. A process
-    -- gives out none of its nonces before a comparison that is younger than its registration.
+    -- When a process last registered the key, and when a round of the tracker began that has compared it with the chain.
+    -- A process gives out none of its nonces before a comparison that is younger than its registration.
     registered_at     timestamptz NOT NULL DEFAULT now(),
     compared_at       timestamptz NOT NULL DEFAULT '-infinity',
     -- The hour in which the last gap was filled, and how many nonces were filled in it.
@@ -79,8 +80,8 @@ CREATE TABLE relayer_keys (
     PRIMARY KEY (chain_id, address)
 ) WITH (fillfactor = 50); -- each claim rewrites the row: room for that in its page
 
--- Since when a value of a key has been the same, by the database's clock: ages that do not end with the process that follows the
--- chain.
+-- Since when a value of a key has been the same, by the database's clock: ages that do not end with the process that
+-- follows the chain.
 CREATE TABLE relayer_timers (
     chain_id bigint      NOT NULL,
     address  text        NOT NULL,
@@ -91,8 +92,8 @@ CREATE TABLE relayer_timers (
     PRIMARY KEY (chain_id, address, name)
 ) WITH (fillfactor = 50); -- a row is rewritten with each block
 
--- One row a transaction. A change of its status writes no index as long as the new version finds room in the page of the old one,
--- and no index has a column that changes with it. A row changes three times: half of each page is for that.
+-- One row a transaction. A change of its status writes no index as long as the new version finds room in the page of the
+-- old one, and no index has a column that changes with it. A row changes three times: half of each page is for that.
 CREATE TABLE relayer_txs (
     id                uuid    PRIMARY KEY,
     chain_id          bigint  NOT NULL,
@@ -106,7 +107,8 @@ CREATE TABLE relayer_txs (
     status            text    NOT NULL CHECK (status IN ('allocated', 'broadcasted', 'unknown', 'mined', 'confirmed',
                           'reverted', 'dropped', 'replaced', 'failed', 'canceled', 'expired')),
     status_reason     text    NOT NULL DEFAULT '',
-    -- Whether the status can still change. A column of its own, so that no index has to be written with each change of status.
+    -- Whether the status can still change. A column of its own, so that no index has to be written with each change of
+    -- status.
     open              boolean NOT NULL DEFAULT true,
     intent            text    NOT NULL DEFAULT 'send' CHECK (intent IN ('send', 'cancel', 'expire', 'fail')),
     intent_reason     text    NOT NULL DEFAULT '',
@@ -125,8 +127,8 @@ CREATE TABLE relayer_txs (
     max_fee           numeric(78, 0),
     max_priority      numeric(78, 0),
     valid_until       timestamptz,
-    -- The most that its gas may cost by the fees at acceptance, and the days whose budgets that was taken from: of the caller and
-    -- the trader, and of the key. Null where there was no budget.
+    -- The most that its gas may cost by the fees at acceptance, and the days whose budgets that was taken from: of the
+    -- caller and the trader, and of the key. Null where there was no budget.
     reserve_wei       numeric(78, 0),
     budget_day        date,
     key_budget_day    date,
@@ -150,21 +152,22 @@ CREATE TABLE relayer_txs (
     sent_at           timestamptz,
     mined_at          timestamptz,
     confirmed_at      timestamptz,
-    -- When an operator took the row back after a reorganization that was deeper than the blocks that count as final; null: never.
+    -- When an operator took the row back after a reorganization that was deeper than the blocks that count as final;
+    -- null: never.
     taken_back_at     timestamptz,
-    era               integer NOT NULL DEFAULT 0, -- of the chain, in which it got its nonce
+    generation        integer NOT NULL DEFAULT 0, -- of the chain, in which it got its nonce
     -- Lists filter by this. Few rows of a long history have it, and it changes once, together with open.
     unsuccessful      boolean NOT NULL GENERATED ALWAYS AS (NOT open AND status <> 'confirmed') STORED,
 
     CHECK ((nonce IS NULL) OR (relayer_address IS NOT NULL)),
     -- No nonce is given out twice.
-    CONSTRAINT relayer_txs_nonce UNIQUE (chain_id, relayer_address, nonce, era)
+    CONSTRAINT relayer_txs_nonce UNIQUE (chain_id, relayer_address, nonce, generation)
 ) WITH (fillfactor = 45);
 
 -- Transactions that can still change and have a nonce: the tracker reads them.
 CREATE INDEX relayer_txs_open ON relayer_txs (chain_id, relayer_address, nonce) WHERE open AND nonce IS NOT NULL;
--- Transactions that wait for a key: the oldest of the pool; and of a target the oldest, the cheapest, and the one with the smallest
--- reserve, each found without reading the rest.
+-- Transactions that wait for a key: the oldest of the pool; and of a target the oldest, the cheapest, and the one with
+-- the smallest reserve, each found without reading the rest.
 CREATE INDEX relayer_txs_queue ON relayer_txs (chain_id, pool_id, id) WHERE open AND nonce IS NULL;
 CREATE INDEX relayer_txs_waiting ON relayer_txs (chain_id, pool_id, target, id) WHERE open AND nonce IS NULL;
 CREATE INDEX relayer_txs_waiting_cost ON relayer_txs (chain_id, pool_id, target, (value_wei + coalesce(reserve_wei, 0))) WHERE open AND nonce IS NULL;
@@ -232,8 +235,8 @@ CREATE TRIGGER relayer_queue_updated AFTER UPDATE ON relayer_txs
 CREATE TRIGGER relayer_queue_deleted AFTER DELETE ON relayer_txs
     REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION relayer_queue_deleted();
 
--- Every signed transaction. A row here may have been sent, whatever the nodes answered. Two processes that sign at once compete for
--- (tx_id, attempt): only the one that stored its bytes may broadcast them.
+-- Every signed transaction. A row here may have been sent, whatever the nodes answered. Two processes that sign at once
+-- compete for (tx_id, attempt): only the one that stored its bytes may broadcast them.
 CREATE TABLE relayer_attempts (
     tx_id        uuid        NOT NULL,
     attempt      integer     NOT NULL CHECK (attempt > 0),
@@ -247,13 +250,13 @@ CREATE TABLE relayer_attempts (
     max_priority numeric(78, 0),
     created_at   timestamptz NOT NULL DEFAULT now(),
     last_error   text        NOT NULL DEFAULT '',
-    -- When an attempt that nodes refused or lost may be sent again, by the database's clock, and after how many sends in vain. No
-    -- index has either column, and a tenth of each page is left for the new versions of rows.
+    -- When an attempt that nodes refused or lost may be sent again, by the database's clock, and after how many sends in
+    -- vain. No index has either column, and a tenth of each page is left for the new versions of rows.
     resends      integer     NOT NULL DEFAULT 0,
     next_send_at timestamptz,
     PRIMARY KEY (tx_id, attempt)
 ) WITH (fillfactor = 90);
--- The same transaction at the same nonce of the same key is the same bytes, in any era.
+-- The same transaction at the same nonce of the same key is the same bytes, in any generation.
 CREATE UNIQUE INDEX relayer_attempts_hash ON relayer_attempts (tx_hash, tx_id);
 
 -- A caller's idempotency keys. They outlive the transactions' history, if that is kept shorter.
@@ -281,12 +284,12 @@ CREATE TABLE relayer_budgets (
     PRIMARY KEY (chain_id, pool_id, day, scope, subject)
 );
 
--- Webhooks to deliver, written in the statement that makes the change. Of one transaction and target only the lowest revision that is
--- neither delivered nor a dead letter may be sent. A delivery stores the columns that can change; the rest is read from relayer_txs when
--- it is delivered.
+-- Webhooks to deliver, written in the statement that makes the change. Of one transaction and target only the lowest
+-- revision that is neither delivered nor a dead letter may be sent. A delivery stores the columns that can change; the
+-- rest is read from relayer_txs when it is delivered.
 CREATE TABLE relayer_deliveries (
-    -- Columns that change come first: Postgres logs an update in the same page from the first to the last byte that differs.
-    -- A claim changes no column of an index.
+    -- Columns that change come first: Postgres logs an update in the same page from the first to the last byte that
+    -- differs. A claim changes no column of an index.
     claimed_until   timestamptz NOT NULL DEFAULT '-infinity',
     claimant        uuid,                               -- the process that has claimed the delivery
     attempts        integer     NOT NULL DEFAULT 0,     -- claims so far
