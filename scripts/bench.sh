@@ -2,7 +2,7 @@
 # Measures Rollcall and its peers: etcd, a bare net/http client, plain Postgres and a bare geth. Prints a table and
 # writes build/bench.json.
 #
-#   scripts/bench.sh                    everything, about two hours; leave the machine alone meanwhile
+#   scripts/bench.sh                    everything, about an hour; leave the machine alone meanwhile
 #   scripts/bench.sh --short            every section, small, in at most six minutes
 #   scripts/bench.sh --only reads,...   some sections; --help lists them
 #

@@ -23,7 +23,7 @@ func checks(t *trial) {
 	used := t.processorTime(map[string]processor{"leader": processorOf(c.nodes[c.leader().index].PID())}, func() {
 		seen = f.arrivals(t, interval, func() { t.pause(t.checking) })
 	})
-	t.add(what+"lateness of checks, p99", ms(seen.Late), "ms").within(50)
+	t.add(what+"lateness of checks, p99", ms(seen.Late), "ms").valueAtMost(50)
 	t.add(what+"checks", seen.PerSecond, "/s")
 	t.add(what+"checks missed", float64(seen.Missed+checkedServices-seen.Services), "")
 	t.add(what+"cores used by the leader", used["leader"].Seconds()/t.checking.Seconds(), "cores")

@@ -32,7 +32,7 @@ func failover(t *trial) {
 		}))
 		t.check(t.try(t.ctx, func(t *trial) { t.newCluster().failover(f) }))
 	}
-	t.versus(peerKilledRow, registeredRow, "s").within(0.5)
+	t.versus(peerKilledRow, registeredRow, "s").valueAtMost(0.5)
 	t.report(mirroredRow, "s").beside(registeredRow, median(t.samples[registeredRow])).notAfter(0.1)
 }
 
@@ -153,7 +153,7 @@ func elections(t *trial) {
 		t.check(errors.Join(err1, err2))
 	})
 	load := fmt.Sprintf("%.0f s of combined load", t.calm.Seconds())
-	t.add("elections in "+load, float64(c.term()-term), "").within(0)
+	t.add("elections in "+load, float64(c.term()-term), "").valueAtMost(0)
 	t.add(load+": calls failed", float64(failed.Load()), "")
 	t.add(load+": single registrations, 64 clients", ones.PerSecond, "/s")
 	t.add(load+": batches of 10,000", large.PerSecond/batch, "/s")

@@ -49,10 +49,10 @@ func relay(t *trial) {
 	t.report(waitingRow, "/s").beside(relayRow, median(t.samples[relayRow])).atLeast(0.8)
 	t.versus(floorCommitRow+", p50", halfPostRow+", p50", "ms").atMost(1.5)
 	t.versus(floorCommitRow+", p99", halfPostRow+", p99", "ms").atMost(2)
-	t.report(deliveredRow, "/s").judgeAtLeast(1000)
-	t.report(backlogRow, "").within(100)
-	t.report(walRow, "KB").within(8)
-	t.report(headRow, "ms").within(100)
+	t.report(deliveredRow, "/s").valueAtLeast(1000)
+	t.report(backlogRow, "").valueAtMost(100)
+	t.report(walRow, "KB").valueAtMost(8)
+	t.report(headRow, "ms").valueAtMost(100)
 	for _, process := range []string{"relayer", "Postgres", "geth", "clients"} {
 		t.report(relayRow+": processor time each, "+process, "µs")
 	}

@@ -60,15 +60,15 @@ func relayPath(t *trial) {
 	}, func(t *trial) { t.startRelayPath().confirm() })
 	t.report(pathPostRow, "/s")
 	t.report(pathPacedRow+", p50", "ms")
-	t.report(pathPacedRow+", p99", "ms").within(20)
-	t.report(pathSubmitRow, "/s").judgeAtLeast(1000)
+	t.report(pathPacedRow+", p99", "ms").valueAtMost(20)
+	t.report(pathSubmitRow, "/s").valueAtLeast(1000)
 	t.versus(pathPollingRow, pathConfirmedRow, "/s").atLeast(1)
 	t.report(pathConfirmRow+", p50", "ms")
 	t.report(pathConfirmRow+", p99", "ms")
-	t.report(pathHooksRow, "/s").judgeAtLeast(3000)
-	t.report(pathStatusRow, "/s").judgeAtLeast(10_000)
+	t.report(pathHooksRow, "/s").valueAtLeast(3000)
+	t.report(pathStatusRow, "/s").valueAtLeast(10_000)
 	t.report(pathPacedStatusRow+", p50", "ms")
-	t.report(pathPacedStatusRow+", p99", "ms").within(10)
+	t.report(pathPacedStatusRow+", p99", "ms").valueAtMost(10)
 	// Other programs disturb these less than the rates above.
 	for _, row := range []string{pathPostRow, pathSubmitRow, pathConfirmedRow, pathHooksRow, pathStatusRow} {
 		for _, role := range append(pathRoles, "clients") {

@@ -87,35 +87,35 @@ func (r *row) beside(peer string, value float64) *row {
 	return r
 }
 
-// atLeast and atMost set a target for the ratio to the peer; within sets one for the value.
+// atLeast and atMost set a target for the ratio to the peer; valueAtLeast and valueAtMost set one for the value.
 func (r *row) atLeast(ratio float64) {
 	if r.Ratio != nil {
-		r.judge(fmt.Sprintf(">= %g x peer", ratio), *r.Ratio >= ratio)
+		r.setTarget(fmt.Sprintf(">= %g x peer", ratio), *r.Ratio >= ratio)
 	}
 }
 
 func (r *row) atMost(ratio float64) {
 	if r.Ratio != nil {
-		r.judge(fmt.Sprintf("<= %g x peer", ratio), *r.Ratio <= ratio)
+		r.setTarget(fmt.Sprintf("<= %g x peer", ratio), *r.Ratio <= ratio)
 	}
 }
 
-func (r *row) judgeAtLeast(limit float64) {
-	r.judge(fmt.Sprintf(">= %g %s", limit, r.Unit), r.Value >= limit)
+func (r *row) valueAtLeast(limit float64) {
+	r.setTarget(fmt.Sprintf(">= %g %s", limit, r.Unit), r.Value >= limit)
 }
 
-func (r *row) within(limit float64) {
-	r.judge(fmt.Sprintf("<= %g %s", limit, r.Unit), r.Value <= limit)
+func (r *row) valueAtMost(limit float64) {
+	r.setTarget(fmt.Sprintf("<= %g %s", limit, r.Unit), r.Value <= limit)
 }
 
 // notAfter sets a target for the value: the peer's plus more.
 func (r *row) notAfter(more float64) {
 	if r.PeerValue != nil {
-		r.judge(fmt.Sprintf("<= peer + %g %s", more, r.Unit), r.Value <= *r.PeerValue+more)
+		r.setTarget(fmt.Sprintf("<= peer + %g %s", more, r.Unit), r.Value <= *r.PeerValue+more)
 	}
 }
 
-func (r *row) judge(target string, met bool) { r.Target, r.Met = &target, &met }
+func (r *row) setTarget(target string, met bool) { r.Target, r.Met = &target, &met }
 
 func writeJSON(path string, rows []row) error {
 	data, err := json.MarshalIndent(map[string][]row{"rows": rows}, "", "  ")
