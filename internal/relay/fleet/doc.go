@@ -25,6 +25,7 @@
 //	failures  Recent success. A relayer that fails every second request, which closes its breaker each time, is expensive. So is one
 //	          without a scope that rejects requests: its own account or policy may be the reason.
 //	silence   The share of its unmined transactions that have no hash after some seconds, or that it does not count as pending.
+//	          Both counts are compared only where they were read at about the same time, so they are read together.
 //	          A relayer that accepts and never sends is expensive, however fast it accepts. One that does not count its
 //	          transactions stays expensive for about a minute after it has too few of them for a comparison.
 //

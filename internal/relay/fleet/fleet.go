@@ -107,6 +107,9 @@ func (f *Fleet) readStore(ctx context.Context) {
 	ticker := time.NewTicker(f.cfg.Poll)
 	defer ticker.Stop()
 	for {
+		for _, m := range f.list() {
+			m.readNow() // so that its count can be compared with the store's
+		}
 		began := time.Now()
 		reading, cancel := context.WithTimeout(ctx, 5*time.Second)
 		loads, err := f.cfg.Store.Outstanding(reading, f.cfg.SilentAfter)

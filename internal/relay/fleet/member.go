@@ -53,8 +53,10 @@ type member struct {
 	mu             sync.Mutex
 	info           *upstream.Info // nil: to be looked up
 	other          bool           // no relayer behind the URL has the configured id or network
-	pending        int            // as the relayer reported
-	outstanding    store.Outstanding
+	pending        int            // as the relayer reported at pendingAt
+	pendingAt      time.Time
+	outstanding    store.Outstanding // as the store knew it at outstandingAt
+	outstandingAt  time.Time
 	uncounted      float64     // average share of the unmined transactions that the relayer does not count
 	accepted       []time.Time // by this process, since the readings above
 	failedReadings int
@@ -105,6 +107,7 @@ func (m *member) run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		case <-m.wake:
+			ticker.Reset(m.fleet.cfg.Poll)
 		}
 	}
 }
@@ -146,25 +149,39 @@ func (m *member) readLoad(ctx context.Context) {
 	}
 	known := *info
 	known.Paused, known.Disabled = load.Paused, load.Disabled
-	m.info, m.pending, m.failedReadings = &known, load.Pending, 0
+	m.info, m.pending, m.pendingAt, m.failedReadings = &known, load.Pending, began, 0
 	m.forget(began)
+	m.compareCounts()
 }
 
 // setOutstanding stores the load as the store knows it.
 func (m *member) setOutstanding(o store.Outstanding, readAt time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	reported := m.pending + len(m.accepted)
-	switch {
-	case m.failedReadings == 0 && o.Count > fewUnmined:
-		m.uncounted = (m.uncounted + max(0, float64(o.Count-reported))/float64(o.Count)) / 2
-	case m.failedReadings == 0 && m.pending > 0 && reported >= o.Count:
-		m.uncounted /= 2
-	default:
+	m.outstanding, m.outstandingAt = o, readAt
+	m.forget(readAt)
+	if !m.compareCounts() {
 		m.uncounted *= math.Exp(-m.fleet.cfg.Poll.Seconds() / countMemory.Seconds())
 	}
-	m.outstanding = o
-	m.forget(readAt)
+}
+
+// compareCounts compares the relayer's count with the store's, and reports whether that proved anything. Both must have been read at
+// about the same time: the transactions accepted between two readings may be mined by the second one, and would make up for those that
+// the relayer does not count. m.mu is held.
+func (m *member) compareCounts() bool {
+	if m.failedReadings > 0 || m.pendingAt.Sub(m.outstandingAt).Abs() > m.fleet.cfg.Poll/8 {
+		return false
+	}
+	count, reported := m.outstanding.Count, m.pending+len(m.accepted)
+	switch {
+	case count > fewUnmined:
+		m.uncounted = (m.uncounted + max(0, float64(count-reported))/float64(count)) / 2
+	case m.pending > 0 && reported >= count:
+		m.uncounted /= 2
+	default:
+		return false
+	}
+	return true
 }
 
 // forget drops the acceptances that a reading includes. The relayer and the store may need a moment to count one.
@@ -330,10 +347,15 @@ func (m *member) returned(r *upstream.Result, scope string, flight *list.Element
 		m.info = nil
 	}
 	if r.Stale || r.Fault {
-		select {
-		case m.wake <- struct{}{}:
-		default:
-		}
+		m.readNow()
+	}
+}
+
+// readNow makes run read the relayer's load at once.
+func (m *member) readNow() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
 	}
 }
 
