@@ -143,7 +143,9 @@ func TestResend_PendingIsLatest_SendsNothingThatTheNodeHas(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		before(t, o).SetRules(pendingIsLatest, counted(&sends))
 		// The node's response is trusted for thirty times as long.
-		o.Tracker = func(c *tracker.Config) { c.Events, c.Abandoned = relayertest.OnRound(c.Events, tell(rounds)), 2*time.Second }
+		o.Tracker = func(c *tracker.Config) {
+			c.Events, c.Abandoned = relayertest.OnRound(c.Events, tell(rounds)), 2*time.Second
+		}
 	})
 	var txs []*relayer.Transaction
 	for range 5 {

@@ -26,7 +26,9 @@ func TestStuckKey_LeaseMoves_StaysStuck(t *testing.T) {
 	f.Stop()
 
 	rounds := make(chan struct{})
-	f.options.Tracker = func(c *tracker.Config) { c.StuckAfter, c.Events = time.Hour, relayertest.OnRound(c.Events, tell(rounds)) }
+	f.options.Tracker = func(c *tracker.Config) {
+		c.StuckAfter, c.Events = time.Hour, relayertest.OnRound(c.Events, tell(rounds))
+	}
 	next := relayertest.Launch(t, f.options)
 	for range 10 {
 		<-rounds
