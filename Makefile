@@ -34,7 +34,7 @@ dev: ## Run a whole cluster on this machine, with its data in build/dev
 
 # Uncached: what the tests find depends on real processes and clocks, which Go's test cache does not see. Many tests wait for such
 # processes, so more of them run at a time than there are processors. make lint vets the code.
-PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
+PROCESSORS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN || echo 2)
 test: ## Run every test, with the race detector
 	@echo 'All tests take 15 to 20 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test

@@ -9,7 +9,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 # Go before 1.27 may report that the time is over as a failure of the target (go.dev/issue/75804). A target that failed so,
-# without a failing input, runs a second time. So its own word is not yet the verdict.
+# without a failing input, runs a second time. So --- FAIL is printed after the last attempt only.
 fuzz() {
   local attempt
   for attempt in 1 2; do

@@ -107,7 +107,7 @@ func TestRecordBroadcasts_MinedRowLocked_DoesNotWait(t *testing.T) {
 }
 
 // A process that was frozen while an operator reset the chain writes nothing of the previous chain into the new generation.
-func TestStore_EraHasChanged_WritesOfPreviousEraAreIgnored(t *testing.T) {
+func TestStore_GenerationHasChanged_WritesOfPreviousGenerationAreIgnored(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key := terms.Held[0]
