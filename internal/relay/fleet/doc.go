@@ -25,7 +25,7 @@
 //	failures  Recent success. A relayer that fails every second request, which closes its breaker each time, is expensive. So is one
 //	          without a scope that rejects requests: its own account or policy may be the reason.
 //	silence   The share of its unmined transactions that have no hash after some seconds, or that it does not count as pending.
-//	          Both counts are compared only where they were read at about the same time, so they are read together.
+//	          Both readings begin together, because transactions are accepted and mined between two moments.
 //	          A relayer that accepts and never sends is expensive, however fast it accepts. One that does not count its
 //	          transactions stays expensive for about a minute after it has too few of them for a comparison.
 //
@@ -37,4 +37,7 @@
 //
 // Loads are read once a second, so that between two readings consumers know of each other's requests only by the relayers'
 // latency. A relayer that fails gets one request in each pause of its breaker from each consumer.
+//
+// While the store takes tenths of a second for its count, the count is of a later moment than the relayer's. A relayer that counts
+// nothing may then get its share for seconds, but no more than that, because its load is the store's count.
 package fleet

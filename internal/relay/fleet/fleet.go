@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/batch"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/consumer"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
@@ -53,6 +54,7 @@ type Fleet struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
+	counts  *batch.Group[string, store.Outstanding] // by the id of the service
 	wake    chan struct{}
 
 	mu      sync.Mutex
@@ -74,6 +76,7 @@ func New(cfg Config) *Fleet {
 		cfg: cfg, log: cfg.Logger.With("component", "fleet"), wake: make(chan struct{}, 1), members: map[string]*member{}, left: map[route]*upstream.Client{},
 		causes: map[string]string{},
 	}
+	f.counts = batch.New(batch.Config{Timeout: loadTimeout}, f.count)
 	f.metrics = newMetrics(cfg.Registerer, f)
 	return f
 }
@@ -84,7 +87,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { f.follow(ctx); return nil })
 	group.Go(func() error { f.readAll(ctx); return nil })
-	group.Go(func() error { f.readStore(ctx); return nil })
+	group.Go(func() error { f.readLoads(ctx); return nil })
 	return group.Wait()
 }
 
@@ -97,44 +100,46 @@ func (f *Fleet) close() {
 	for _, m := range members {
 		m.end()
 	}
+	f.counts.Wait()
 	for _, client := range left {
 		_ = client.Close()
 	}
 }
 
-// readStore reads each relayer's unfinished transactions from the store.
-func (f *Fleet) readStore(ctx context.Context) {
+// readLoads lets all members read their loads at the same time, so that they share a query of the store.
+func (f *Fleet) readLoads(ctx context.Context) {
 	ticker := time.NewTicker(f.cfg.Poll)
 	defer ticker.Stop()
 	for {
-		for _, m := range f.list() {
-			m.readNow() // so that its count can be compared with the store's
-		}
-		began := time.Now()
-		reading, cancel := context.WithTimeout(ctx, 5*time.Second)
-		loads, err := f.cfg.Store.Outstanding(reading, f.cfg.SilentAfter)
-		cancel()
-		if err == nil {
-			f.apply(loads, began)
-		} else if ctx.Err() == nil {
-			f.log.Debug("unfinished transactions not counted", "err", err)
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
+		f.mu.Lock()
+		for _, m := range f.members {
+			m.readNow()
+		}
+		f.mu.Unlock()
 	}
 }
 
-func (f *Fleet) apply(loads []store.Outstanding, readAt time.Time) {
-	byID := make(map[string]store.Outstanding, len(loads))
-	for _, l := range loads {
-		byID[l.Relayer] = l
+// count reads relayers' unfinished transactions from the store.
+func (f *Fleet) count(ctx context.Context, ids []string) ([]store.Outstanding, error) {
+	all, err := f.cfg.Store.Outstanding(ctx, f.cfg.SilentAfter)
+	if err != nil {
+		f.log.Debug("unfinished transactions not counted", "err", err)
+		return nil, err
 	}
-	for _, m := range f.list() {
-		m.setOutstanding(byID[m.id], readAt)
+	byID := make(map[string]store.Outstanding, len(all))
+	for _, o := range all {
+		byID[o.Relayer] = o
 	}
+	counts := make([]store.Outstanding, len(ids))
+	for i, id := range ids {
+		counts[i] = byID[id]
+	}
+	return counts, nil
 }
 
 func (f *Fleet) list() []*member {

@@ -399,7 +399,11 @@ func TestChoose_BlackHole_GetsLessThanATenth(t *testing.T) {
 		"fails at once":            func(r *upstreamtest.Relayer) { r.Fail(upstreamtest.Submit, upstreamtest.Error(500)) },
 		"accepts and forgets":      func(r *upstreamtest.Relayer) { r.Fail(upstreamtest.Submit, upstreamtest.AcceptAndForget) },
 		"counts nothing, for ever": func(r *upstreamtest.Relayer) { r.ReportZero(true) },
-		"hangs":                    func(r *upstreamtest.Relayer) { r.Fail(upstreamtest.Submit, upstreamtest.Hang) },
+		"counts nothing, slowly": func(r *upstreamtest.Relayer) {
+			r.ReportZero(true)
+			r.Fail(upstreamtest.Status, upstreamtest.Slow(900*time.Millisecond)) // nearly until the next reading
+		},
+		"hangs": func(r *upstreamtest.Relayer) { r.Fail(upstreamtest.Submit, upstreamtest.Hang) },
 		"forgets and counts nothing": func(r *upstreamtest.Relayer) {
 			r.Fail(upstreamtest.Submit, upstreamtest.AcceptAndForget)
 			r.ReportZero(true)

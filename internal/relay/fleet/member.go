@@ -53,10 +53,8 @@ type member struct {
 	mu             sync.Mutex
 	info           *upstream.Info // nil: to be looked up
 	other          bool           // no relayer behind the URL has the configured id or network
-	pending        int            // as the relayer reported at pendingAt
-	pendingAt      time.Time
-	outstanding    store.Outstanding // as the store knew it at outstandingAt
-	outstandingAt  time.Time
+	pending        int            // as the relayer reported
+	outstanding    store.Outstanding
 	uncounted      float64     // average share of the unmined transactions that the relayer does not count
 	accepted       []time.Time // by this process, since the readings above
 	failedReadings int
@@ -95,27 +93,44 @@ func (m *member) end() {
 	_ = m.client.Close()
 }
 
-// run reads the relayer's id and load until ctx ends.
+// run reads the relayer's id and load, and again after each readNow, until ctx ends.
 func (m *member) run(ctx context.Context) {
 	defer close(m.done)
-	ticker := time.NewTicker(m.fleet.cfg.Poll)
-	defer ticker.Stop()
 	for {
-		m.readLoad(ctx)
+		m.read(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
 		case <-m.wake:
-			ticker.Reset(m.fleet.cfg.Poll)
 		}
 	}
 }
 
-func (m *member) readLoad(ctx context.Context) {
+// read reads the load as the relayer counts it, and as the store does. Both readings begin at the same time, so that they can be
+// compared, however long they take: transactions that are accepted between two moments may be mined in between, and would make up for
+// those that the relayer does not count.
+func (m *member) read(ctx context.Context) {
+	began := time.Now()
+	var counted store.Outstanding
+	var err error
+	var counting sync.WaitGroup
+	counting.Go(func() { counted, err = m.fleet.counts.Do(ctx, m.id) })
+	answered := m.readLoad(ctx)
+	counting.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if answered || err == nil {
+		m.forget(began)
+	}
+	if err == nil {
+		m.setOutstanding(counted, answered, began)
+	}
+}
+
+// readLoad reads the relayer's own count, and reports whether it answered.
+func (m *member) readLoad(ctx context.Context) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	began := time.Now()
 	m.mu.Lock()
 	info := m.info
 	m.mu.Unlock()
@@ -136,7 +151,7 @@ func (m *member) readLoad(ctx context.Context) {
 	defer m.mu.Unlock()
 	m.other = other || m.other && err != nil
 	if other {
-		return
+		return false
 	}
 	if err != nil {
 		if m.failedReadings++; m.failedReadings == silentReadings {
@@ -145,43 +160,31 @@ func (m *member) readLoad(ctx context.Context) {
 		if errors.Is(err, upstream.ErrNoRelayer) || errors.Is(err, upstream.ErrOtherScope) {
 			m.info = nil
 		}
-		return
+		return false
 	}
 	known := *info
 	known.Paused, known.Disabled = load.Paused, load.Disabled
-	m.info, m.pending, m.pendingAt, m.failedReadings = &known, load.Pending, began, 0
-	m.forget(began)
-	m.compareCounts()
+	m.info, m.pending, m.failedReadings = &known, load.Pending, 0
+	return true
 }
 
-// setOutstanding stores the load as the store knows it.
-func (m *member) setOutstanding(o store.Outstanding, readAt time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.outstanding, m.outstandingAt = o, readAt
-	m.forget(readAt)
-	if !m.compareCounts() {
-		m.uncounted *= math.Exp(-m.fleet.cfg.Poll.Seconds() / countMemory.Seconds())
+// setOutstanding stores the load as the store knew it, and compares the relayer's count with it if the relayer answered. m.mu is held.
+func (m *member) setOutstanding(o store.Outstanding, answered bool, began time.Time) {
+	m.outstanding = o
+	reported := m.pending
+	for _, at := range m.accepted {
+		if !at.After(began) {
+			reported++
+		}
 	}
-}
-
-// compareCounts compares the relayer's count with the store's, and reports whether that proved anything. Both must have been read at
-// about the same time: the transactions accepted between two readings may be mined by the second one, and would make up for those that
-// the relayer does not count. m.mu is held.
-func (m *member) compareCounts() bool {
-	if m.failedReadings > 0 || m.pendingAt.Sub(m.outstandingAt).Abs() > m.fleet.cfg.Poll/8 {
-		return false
-	}
-	count, reported := m.outstanding.Count, m.pending+len(m.accepted)
 	switch {
-	case count > fewUnmined:
-		m.uncounted = (m.uncounted + max(0, float64(count-reported))/float64(count)) / 2
-	case m.pending > 0 && reported >= count:
+	case answered && o.Count > fewUnmined:
+		m.uncounted = (m.uncounted + max(0, float64(o.Count-reported))/float64(o.Count)) / 2
+	case answered && m.pending > 0 && reported >= o.Count:
 		m.uncounted /= 2
 	default:
-		return false
+		m.uncounted *= math.Exp(-m.fleet.cfg.Poll.Seconds() / countMemory.Seconds())
 	}
-	return true
 }
 
 // forget drops the acceptances that a reading includes. The relayer and the store may need a moment to count one.
