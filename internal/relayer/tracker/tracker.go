@@ -62,7 +62,7 @@ func (n nodes) Latest(ctx context.Context) (View, error) {
 
 // Events is called by the tracker's goroutines, which wait for it.
 type Events interface {
-	// Round follows each round that reached the chain's head, new or not. The next round waits for it.
+	// Round is called after each round that reached the chain's head, new or not. The next round waits for it.
 	Round(ctx context.Context, head evm.Header)
 	// TakeTopUps returns the top-ups that were stored since its last call. The tracker signs them.
 	TakeTopUps() []*relayer.Transaction

@@ -178,7 +178,12 @@ func TestValidUntil_PassesBeforeMined_NoopTakesTheNonce(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		attempts, err := f.Store.Attempts(t.Context(), tx.ID)
-		return err == nil && len(attempts) > 0 && attempts[len(attempts)-1].Purpose == relayer.PurposeNoop
+		if err != nil || len(attempts) == 0 || attempts[len(attempts)-1].Purpose != relayer.PurposeNoop {
+			return false
+		}
+		// It is stored before it is sent, and a block in between would mine the original.
+		_, _, err = f.chain.Client().TransactionByHash(t.Context(), attempts[len(attempts)-1].Hash)
+		return err == nil
 	}, 20*time.Second, 20*time.Millisecond)
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
