@@ -24,7 +24,7 @@ func openChecked(path string, flag int, mode fs.FileMode, patience time.Duration
 		err = protect(func() error { return checkFile(file) })
 	}
 	if err != nil {
-		_ = file.Close()
+		closeLocked(file)
 		return nil, err
 	}
 	return file, nil
@@ -41,6 +41,13 @@ func lock(file *os.File, patience time.Duration) error {
 			return ErrLocked
 		}
 	}
+}
+
+// closeLocked unlocks a file and closes it. Closing alone would keep the lock while a process that this one is starting
+// still has the file open.
+func closeLocked(file *os.File) {
+	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // closing it unlocks it as well, later
+	_ = file.Close()                                   // nothing was written through it
 }
 
 // The format of a bbolt file, version 2, in the machine's byte order. It consists of pages, each with a header of {id

@@ -81,7 +81,7 @@ func lockPaths(paths ...string) (unlock func(), err error) {
 	var locked []*os.File
 	unlock = func() {
 		for _, f := range locked {
-			_ = f.Close() // this also releases the lock
+			closeLocked(f)
 		}
 	}
 	for _, path := range paths {

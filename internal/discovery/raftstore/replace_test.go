@@ -46,25 +46,14 @@ func mark(name string) func(*raftstore.Stores) error {
 
 // replace replaces the state in a folder.
 func replace(dir string, fill func(*raftstore.Stores) error) (string, error) {
-	defer awaitForks()
 	return raftstore.Replace(replaceConfig(dir), fill)
-}
-
-// awaitForks waits until processes that parallel tests are starting have closed the files that they inherited: a closed lock
-// is held until then.
-func awaitForks() {
-	syscall.ForkLock.Lock()
-	defer syscall.ForkLock.Unlock()
 }
 
 // marked returns the name in a folder's state.
 func marked(t *testing.T, dir string) string {
 	s, err := raftstore.Open(replaceConfig(dir))
 	require.NoError(t, err)
-	defer func() {
-		require.NoError(t, s.Close())
-		awaitForks()
-	}()
+	defer func() { require.NoError(t, s.Close()) }()
 	name, err := raftstore.Get(s.Stable(), raftstore.KeyCluster)
 	require.NoError(t, err)
 	return name
@@ -107,7 +96,6 @@ func TestReplace_KilledAfterEachStep(t *testing.T) {
 				switch want {
 				case "":
 					_, err := raftstore.Open(replaceConfig(dir))
-					awaitForks()
 					require.ErrorContains(t, err, "a restore was interrupted here; repeat it: rollcall cluster restore")
 				case "none":
 					require.NoDirExists(t, filepath.Join(dir, "raft"))
@@ -137,7 +125,6 @@ func TestReplace_KilledTwice_IsRefused(t *testing.T) {
 		var exit *exec.ExitError
 		require.ErrorAs(t, cmd.Run(), &exit)
 		_, err = raftstore.Open(replaceConfig(dir))
-		awaitForks()
 		require.ErrorContains(t, err, "a restore was interrupted here; repeat it: rollcall cluster restore")
 	}
 	_, err = replace(dir, mark("new"))

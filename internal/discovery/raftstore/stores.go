@@ -114,7 +114,7 @@ func openStores(cfg Config, dir string) (*Stores, error) {
 	})
 	if err != nil {
 		if file != nil {
-			_ = file.Close() // this also releases the lock, which a panic in bbolt would leave
+			closeLocked(file) // a panic in bbolt leaves it open and locked
 		}
 		return nil, newError(s.path, "open", err)
 	}
