@@ -24,12 +24,20 @@ func lazy(t *testing.T) (*testpostgres.Server, *Store, AllocationLimits) {
 	l, terms := open(t, server.Pool(t), 2)
 	var pid int
 	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'`).Scan(&pid))
-	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // it may be gone
-	require.Eventually(t, func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err == nil && strings.Contains(string(stat), ") T ")
-	}, 10*time.Second, time.Millisecond)
+	// Stopped while it writes, it would hold the log's lock, and every commit would wait for ever.
+	for idle, deadline := false, time.Now().Add(10*time.Second); !idle; {
+		require.True(t, time.Now().Before(deadline), "it always writes")
+		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+		require.Eventually(t, func() bool {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			return err == nil && strings.Contains(string(stat), ") T ")
+		}, 10*time.Second, time.Millisecond)
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT wait_event IS NOT DISTINCT FROM 'WalWriterMain' FROM pg_stat_activity WHERE pid = $1`, pid).Scan(&idle))
+		if !idle {
+			require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+		}
+	}
 	return server, l, terms
 }
 
