@@ -44,7 +44,7 @@ var preferred = ports{
 
 // A replacement for a taken port is picked from this range. It is below the range that kernels use for outgoing
 // connections.
-const firstPort, lastPort = 20_000, 32_000
+const firstPort, lastPort = 20_000, 30_000
 
 func readPorts(data string) (p ports, err error) {
 	path := filepath.Join(data, portsFile)
