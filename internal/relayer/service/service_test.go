@@ -84,8 +84,8 @@ func TestSubmit_IsMinedAndConfirmed(t *testing.T) {
 func TestSubmit_ConcurrentWithOneIdempotencyKey_StoresOne(t *testing.T) {
 	f := setup(t, 2)
 	var processes []*relayertest.Relayer
-	for range 3 {
-		processes = append(processes, f.start(t))
+	for range 3 { // a busy machine takes longer than the default for a thousand
+		processes = append(processes, f.start(t, func(c *service.Config) { c.DatabaseTimeout = time.Minute }))
 	}
 	s := f.submission()
 	s.IdempotencyKey, s.BodyHash = "key", [32]byte{1}
