@@ -132,14 +132,14 @@ func TestAccept_Gasless_NonceBelongsToOneRequest(t *testing.T) {
 func TestBegin_LeaseEnds_NextHolderKnowsTheRelayer(t *testing.T) {
 	f := setup(t)
 	tx := f.accept(transaction("shop"))
-	begun, holder := f.begin(tx.ID, route, 200*time.Millisecond)
+	begun, holder := f.begin(tx.ID, route, 2*time.Second)
 	require.Equal(t, Fresh, begun.State)
 	require.Equal(t, route, begun.Transaction.Route)
 	other := route
 	other.Relayer = "oz-relayer-1"
 	held, _ := f.begin(tx.ID, other, time.Minute)
 	require.Equal(t, Held, held.State)
-	require.WithinDuration(t, time.Now(), held.Until, 200*time.Millisecond)
+	require.WithinDuration(t, time.Now(), held.Until, 2*time.Second)
 	require.Eventually(t, func() bool {
 		begun, _ = f.begin(tx.ID, other, time.Minute)
 		return begun.State == Resumed
