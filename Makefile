@@ -10,6 +10,8 @@ TAGS := hashicorpmetrics
 BINARY_TAGS := $(TAGS),grpcnotrace
 # Without symbols and debug data: the images hold the binaries.
 LDFLAGS ?= -s -w
+# Functions begin at multiples of 16 bytes, not 32: the binary is 0.5 MB smaller.
+ALIGNMENT := -funcalign=16
 # Calls are inlined where speed counts. The other dependencies are compiled without: the binary is 2.6 MB smaller.
 INLINED := std github.com/rollcall-dev/... github.com/jackc/... github.com/decred/... github.com/hashicorp/... go.etcd.io/... google.golang.org/...
 GCFLAGS := -gcflags=all=-l $(INLINED:%=-gcflags=%=)
@@ -24,7 +26,7 @@ help: ## List the targets
 build: ## Build the static binaries: bin/rollcall, and bin/rollcall-dev for development
 	@[ -e bin/rollcall ] || echo 'The first build compiles everything: about two minutes on two cores.'
 	@scripts/setup.sh build
-	CGO_ENABLED=0 scripts/progress.sh 10 'compiling bin' go build -trimpath -tags $(BINARY_TAGS) $(GCFLAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/rollcall ./cmd/rollcall-dev
+	CGO_ENABLED=0 scripts/progress.sh 10 'compiling bin' go build -trimpath -tags $(BINARY_TAGS) $(GCFLAGS) -ldflags '$(ALIGNMENT) $(LDFLAGS)' -o bin/ ./cmd/rollcall ./cmd/rollcall-dev
 
 dev: ## Run a whole cluster on this machine, with its data in build/dev
 	@[ -e bin/rollcall-dev ] || echo 'The first start takes two minutes and more: what is missing is installed, and everything compiled.'
