@@ -26,8 +26,17 @@ const yieldTerms = 3
 // which the others check. A single process therefore resumes within that time when its nodes are back.
 const yieldTends = 3
 
+// stopLimit is how long each statement about the lease may take after the process was told to stop.
+const stopLimit = time.Second
+
 // claim takes the lease, or renews it after a round that succeeded. After a failed round the lease expires.
-func (t *Tracker) claim(ctx context.Context) error {
+//
+// claim waits for its statement up to stopLimit after stopped ended. The server could otherwise execute it after the release,
+// and the lease of a stopped process would last for a term.
+func (t *Tracker) claim(stopped context.Context) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(stopped))
+	defer cancel()
+	defer context.AfterFunc(stopped, func() { time.AfterFunc(stopLimit, cancel) })()
 	if t.lease.held && t.lease.failing {
 		return nil
 	}

@@ -1,15 +1,23 @@
 package tracker_test
 
 import (
+	"context"
+	"log/slog"
 	"math/big"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
@@ -66,6 +74,69 @@ func TestLease_FollowersNodesAreAway_AnotherTakesOver(t *testing.T) {
 		})
 	}
 }
+
+// The server executes the last claim of a stopped process after the claim's caller gave up. The session is frozen meanwhile.
+func TestLease_StoppedDuringClaim_IsReleased(t *testing.T) {
+	f := setup(t, 1)
+	f.Stop()
+	config, err := pgxpool.ParseConfig(f.options.DatabaseURL)
+	require.NoError(t, err)
+	var session atomic.Uint32
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		session.CompareAndSwap(0, conn.PgConn().PID())
+		return nil
+	}
+	sent := make(sentStatements, 100)
+	config.ConnConfig.Tracer = sent
+	db, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer db.Close()
+	s := store.New(db, store.Config{ChainID: 1337, Pool: relayertest.PoolID})
+	taken, _, err := s.AcquireTrackerLease(t.Context(), "prepares the statement", 0, 0)
+	require.NoError(t, err)
+	require.True(t, taken)
+	<-sent
+
+	signal := func(s syscall.Signal) { require.NoError(t, syscall.Kill(int(session.Load()), s)) }
+	signal(syscall.SIGSTOP)
+	resume := sync.OnceFunc(func() { signal(syscall.SIGCONT) })
+	defer resume()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- tracker.New(tracker.Config{Name: "stopped", Store: s, Term: time.Minute, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}).Run(ctx)
+	}()
+	<-sent
+	stop()
+	ended := false
+	select {
+	case err = <-done:
+		ended = true
+	case <-time.After(300 * time.Millisecond): // the process waits for the session
+	}
+	resume()
+	if !ended {
+		err = <-done
+	}
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // the sessions have executed all that was sent to them
+		var active int
+		require.NoError(t, db.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND pid = $1 AND state = 'active' AND pid <> pg_backend_pid()`, int64(session.Load())).Scan(&active))
+		return active == 0
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Empty(t, f.holder()())
+}
+
+// sentStatements receives each statement before it is sent.
+type sentStatements chan struct{}
+
+func (s sentStatements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	s <- struct{}{}
+	return ctx
+}
+
+func (sentStatements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // The process that takes over also bumps what waits for a block, and gives the nonces of expired transactions to no-ops.
 func TestLease_AnotherTookOver_BumpsAndExpires(t *testing.T) {

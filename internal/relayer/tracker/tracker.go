@@ -317,7 +317,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 
 func (t *Tracker) leave(ctx context.Context) {
 	t.cfg.Metrics.idle()
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
 	if err := t.cfg.Store.ReleaseTrackerLease(ctx, t.cfg.Name); err != nil {
 		t.cfg.Log.Warn("lease not released; it expires by itself", "err", err)
