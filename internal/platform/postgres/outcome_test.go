@@ -59,7 +59,7 @@ func TestInTx_CommitResponseLost_IsUnknown(t *testing.T) {
 	}{
 		"the answer is lost":      {loseAnswer, time.Minute, 1},
 		"the COMMIT itself is":    {loseCommit, time.Minute, 0},
-		"no answer":               {withholdReply, 300 * time.Millisecond, 1},
+		"no answer":               {withholdReply, 2 * time.Second, 1},
 		"and the caller hangs up": {withholdReply, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,6 +68,7 @@ func TestInTx_CommitResponseLost_IsUnknown(t *testing.T) {
 			pool, err := postgres.Open(t.Context(), postgres.Config{URL: faulty(t, db.URL(), tc.fault)})
 			require.NoError(t, err)
 			defer pool.Close()
+			require.NoError(t, pool.Ping(t.Context()))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if tc.limit > 0 {
