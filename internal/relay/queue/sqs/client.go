@@ -188,7 +188,7 @@ func (c *client) hide(ctx context.Context, queue string, entries []entry) []erro
 }
 
 // receive waits up to wait for messages, and hides them for visibility.
-func (c *client) receive(ctx context.Context, queue string, n int, wait, visibility time.Duration) ([]*received, error) {
+func (c *client) receive(ctx context.Context, queue string, n int, wait, visibility time.Duration, options ...func(*awssqs.Options)) ([]*received, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait+requestTimeout)
 	defer cancel()
 	out, err := c.api.ReceiveMessage(ctx, &awssqs.ReceiveMessageInput{
@@ -197,7 +197,7 @@ func (c *client) receive(ctx context.Context, queue string, n int, wait, visibil
 			types.MessageSystemAttributeNameApproximateReceiveCount, types.MessageSystemAttributeNameSentTimestamp,
 		},
 		MessageAttributeNames: []string{"All"},
-	})
+	}, options...)
 	if err != nil {
 		return nil, err
 	}

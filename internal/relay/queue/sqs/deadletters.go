@@ -2,10 +2,16 @@ package sqs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
@@ -16,31 +22,52 @@ const (
 	listHide = 5 * time.Minute
 	// listWait is how long a request for dead letters waits. With less than a second, SQS asks only some of its servers.
 	listWait = time.Second
+	// showLimit is how long a call tries to show the letters again that it received.
+	showLimit = 30 * time.Second
 	// listMost is how many dead letters one call looks at. SQS hides at most 120,000 messages at a time.
 	listMost = 100_000
 )
 
+// hiddenError means that dead letters are hidden, although no call holds them.
+type hiddenError struct {
+	n     int // 0: unknown
+	cause string
+}
+
+func (e *hiddenError) Error() string {
+	number := "some"
+	if e.n > 0 {
+		number = strconv.Itoa(e.n)
+	}
+	return fmt.Sprintf("%s dead letters stay hidden for up to %v, because %s; repeat the command then", number, listHide, e.cause)
+}
+
 // scan receives dead letters until use returns false for a batch, or there are no more. Afterwards it shows all of them
-// again, except the ones that use has removed from the batch by returning them.
-func (c *client) scan(ctx context.Context, use func(letters []*received) (gone []*received, more bool, err error)) error {
+// again, except the ones that use has removed from the batch by returning them. The end of ctx does not break off a request,
+// because SQS would hide the letters of its answer.
+func (c *client) scan(ctx context.Context, use func(letters []*received) (gone []*received, more bool, err error)) (err error) {
+	requests := context.WithoutCancel(ctx)
 	seen := map[string]struct{}{}
 	var kept []*received
+	var lost error // of a request whose answer may have held letters
 	defer func() {
-		// The letters must not stay hidden because the caller's context has ended.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
-		defer cancel()
-		each(kept, func(part []*received) {
-			var entries []entry
-			for _, m := range part {
-				entries = append(entries, entry{handle: m.handle})
-			}
-			c.hide(ctx, c.dead, entries) // they show up by themselves
-		})
+		shown := c.show(requests, kept)
+		if shown == nil && lost != nil {
+			shown = c.hidden(requests, lost)
+		}
+		err = errors.Join(err, shown)
 	}()
 	for len(seen) < listMost {
-		letters, err := c.receive(ctx, c.dead, batch, listWait, listHide)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		letters, err := c.receive(requests, c.dead, batch, listWait, listHide, once)
 		if missing(err) && c.create { // nothing was ever sent
 			return nil
+		}
+		if err != nil && lost == nil {
+			lost = err
+			continue
 		}
 		if err != nil {
 			return err
@@ -60,6 +87,48 @@ func (c *client) scan(ctx context.Context, use func(letters []*received) (gone [
 		}
 	}
 	return nil
+}
+
+// once switches off the SDK's own repetition of a request, which would conceal that an answer was lost.
+func once(o *awssqs.Options) { o.Retryer = aws.NopRetryer{} }
+
+// show makes received dead letters visible again. It repeats what fails until showLimit is over.
+func (c *client) show(ctx context.Context, letters []*received) error {
+	ctx, cancel := context.WithTimeout(ctx, showLimit)
+	defer cancel()
+	_, err := backoff.Retry(ctx, func() (none struct{}, _ error) {
+		var mu sync.Mutex
+		var failed []*received
+		var cause error
+		each(letters, func(part []*received) {
+			var entries []entry
+			for _, m := range part {
+				entries = append(entries, entry{handle: m.handle})
+			}
+			for i, e := range c.hide(ctx, c.dead, entries) {
+				if refused, ok := errors.AsType[*partialError](e); e == nil || ok && refused.ours {
+					continue // it is visible, or deleted
+				}
+				mu.Lock()
+				failed, cause = append(failed, part[i]), e
+				mu.Unlock()
+			}
+		})
+		if letters = failed; len(letters) > 0 {
+			return none, &hiddenError{len(letters), reason(cause)}
+		}
+		return none, nil
+	}, backoff.WithMaxElapsedTime(showLimit))
+	return err
+}
+
+// hidden returns an error if dead letters are hidden after one of the answers was lost.
+func (c *client) hidden(ctx context.Context, lost error) error {
+	_, n, _, err := c.depth(ctx, c.dead)
+	if err == nil && n == 0 {
+		return nil
+	}
+	return &hiddenError{n, "an answer was lost (" + reason(lost) + ")"}
 }
 
 // List implements [queue.DeadLetters].
