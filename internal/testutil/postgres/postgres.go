@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -118,8 +117,7 @@ type shared struct {
 	begun  bool
 	server *pgserver.Server
 	err    error
-	dir    string
-	lock   *os.File
+	folder *testproc.Folder
 
 	names     atomic.Uint64
 	templates sync.Map // by the hash of their migrations: func() (name string, err error)
@@ -144,50 +142,17 @@ func (s *shared) start() (*pgserver.Server, error) {
 }
 
 func (s *shared) launch() (err error) {
-	sweep()
-	if s.dir, err = os.MkdirTemp("", prefix); err != nil {
+	if s.folder, err = testproc.MakeFolder(prefix); err != nil {
 		return err
 	}
-	if s.lock, err = hold(s.dir); err != nil {
-		return err
-	}
-	s.server, err = begin(filepath.Join(s.dir, "server"), map[string]string{"fsync": "off", "full_page_writes": "off"})
+	s.server, err = begin(s.folder, map[string]string{"fsync": "off", "full_page_writes": "off"})
 	return err
 }
 
-// hold marks a folder as in use for as long as this process runs.
-func hold(dir string) (*os.File, error) {
-	// The server's user must be able to enter; the contents are not readable for others.
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-// sweep removes the folders of killed processes. It cannot remove another user's.
-func sweep() {
-	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // only a malformed pattern is an error
-	for _, dir := range folders {
-		info, err := os.Lstat(dir)
-		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < time.Minute { // its process may not hold it yet
-			continue
-		}
-		if lock, err := hold(dir); err == nil {
-			_ = os.RemoveAll(dir)
-			_ = lock.Close()
-		}
-	}
-}
-
 // begin starts a server on its own port.
-func begin(dir string, settings map[string]string) (*pgserver.Server, error) {
+func begin(folder *testproc.Folder, settings map[string]string) (*pgserver.Server, error) {
+	// A killed server leaves its shared memory behind, which is removed with the folder then.
+	settings["dynamic_shared_memory_type"] = "mmap"
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	// Another process may take a port between its choice and the server's bind.
@@ -196,7 +161,7 @@ func begin(dir string, settings map[string]string) (*pgserver.Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Port: port, Settings: settings, Bin: bin})
+		server, err := pgserver.Start(ctx, pgserver.Config{Dir: filepath.Join(folder.Path, "server"), Port: port, Settings: settings, Bin: bin})
 		if err == nil || attempt == 20 || !errors.Is(err, pgserver.ErrPortTaken) {
 			return server, err
 		}
@@ -210,8 +175,8 @@ func (s *shared) end() error {
 	if s.server != nil {
 		errs = append(errs, s.server.Kill()) // its data is not needed any more
 	}
-	if s.lock != nil {
-		errs = append(errs, os.RemoveAll(s.dir), s.lock.Close())
+	if s.folder != nil {
+		errs = append(errs, s.folder.Remove())
 	}
 	return errors.Join(errs...)
 }
@@ -313,20 +278,16 @@ func Own(t testing.TB, settings ...map[string]string) *Server {
 	for _, more := range settings {
 		maps.Copy(all, more)
 	}
-	dir, err := os.MkdirTemp("", prefix) //nolint:usetesting // a run that is killed leaves it, and the next one sweeps it
+	folder, err := testproc.MakeFolder(prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lock, err := hold(dir)
-	if err != nil {
-		t.Fatalf("hold %s: %v", dir, err)
-	}
 	t.Cleanup(func() {
-		if err := errors.Join(os.RemoveAll(dir), lock.Close()); err != nil {
+		if err := folder.Remove(); err != nil {
 			t.Errorf("remove the server's folder: %v", err)
 		}
 	})
-	server, err := begin(filepath.Join(dir, "server"), all)
+	server, err := begin(folder, all)
 	if err != nil {
 		t.Fatalf("start PostgreSQL: %v", err)
 	}

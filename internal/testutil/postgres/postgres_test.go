@@ -3,12 +3,10 @@ package postgres_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -126,28 +124,6 @@ func TestOwn_StopKillPauseAndRestart(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), "SELECT sum(v) FROM t").Scan(&sum))
 	require.Equal(t, 6, sum)
 	require.Equal(t, url, s.URL())
-}
-
-func TestSweep_ProcessIsDead_DeletesFolder(t *testing.T) {
-	t.Parallel()
-	folder := func(age time.Duration) string {
-		dir, err := os.MkdirTemp("", "rollcall-testpostgres-") //nolint:usetesting // in the folder that sweep searches
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = os.RemoveAll(dir) })
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600))
-		then := time.Now().Add(-age)
-		require.NoError(t, os.Chtimes(dir, then, then))
-		return dir
-	}
-	dead, alive, young := folder(time.Hour), folder(time.Hour), folder(0)
-	lock, err := os.Open(filepath.Join(alive, "lock"))
-	require.NoError(t, err)
-	defer lock.Close()
-	require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
-	testpostgres.Sweep()
-	require.NoDirExists(t, dead)
-	require.DirExists(t, alive)
-	require.DirExists(t, young)
 }
 
 func BenchmarkNew(b *testing.B) {

@@ -139,8 +139,7 @@ const startPatience = 3 * time.Minute
 // node is a server and its port mapper.
 type node struct {
 	program              string
-	dir                  string
-	lock                 *os.File
+	folder               *testproc.Folder
 	port, dist, epmdPort int
 	epmd                 *testproc.Process
 	server               *testproc.Process // nil while stopped
@@ -168,11 +167,7 @@ func tryLaunch() (n *node, err error) {
 	if n.program, err = program(); err != nil {
 		return nil, err
 	}
-	sweep()
-	if n.dir, err = os.MkdirTemp("", prefix); err != nil {
-		return nil, err
-	}
-	if n.lock, err = hold(n.dir); err != nil {
+	if n.folder, err = testproc.MakeFolder(prefix); err != nil {
 		return nil, err
 	}
 	for _, port := range []*int{&n.port, &n.dist, &n.epmdPort} {
@@ -195,7 +190,7 @@ func tryLaunch() (n *node, err error) {
 func (n *node) start() error {
 	// The shell's line is the ready line of package proc, which waits for a shorter time.
 	cmd := exec.Command("sh", "-c", `echo starting; exec "$0"`, n.program)
-	cmd.Dir = n.dir
+	cmd.Dir = n.folder.Path
 	cmd.Env = n.environment()
 	p, err := testproc.Start(cmd, func(line string) bool { return line == "starting" })
 	if err != nil {
@@ -223,7 +218,7 @@ func (n *node) environment() []string {
 	own := map[string]string{
 		// Without it the script stays the parent of the server, and would survive or outlive it.
 		"RUNNING_UNDER_SYSTEMD": "true",
-		"HOME":                  n.dir, // of the cookie
+		"HOME":                  n.folder.Path, // of the cookie
 		// RabbitMQ makes Erlang start a port mapper each minute, which would outlive ours.
 		"ERL_FLAGS":                     "-start_epmd false",
 		"ERL_EPMD_PORT":                 strconv.Itoa(n.epmdPort),
@@ -232,14 +227,14 @@ func (n *node) environment() []string {
 		"RABBITMQ_NODE_IP_ADDRESS":      "127.0.0.1",
 		"RABBITMQ_NODE_PORT":            strconv.Itoa(n.port),
 		"RABBITMQ_DIST_PORT":            strconv.Itoa(n.dist),
-		"RABBITMQ_MNESIA_BASE":          filepath.Join(n.dir, "data"),
-		"RABBITMQ_LOG_BASE":             filepath.Join(n.dir, "log"),
+		"RABBITMQ_MNESIA_BASE":          filepath.Join(n.folder.Path, "data"),
+		"RABBITMQ_LOG_BASE":             filepath.Join(n.folder.Path, "log"),
 		"RABBITMQ_LOGS":                 "-",
-		"RABBITMQ_ENABLED_PLUGINS_FILE": filepath.Join(n.dir, "plugins"),
-		"RABBITMQ_CONF_ENV_FILE":        filepath.Join(n.dir, "none"),
-		"RABBITMQ_CONFIG_FILE":          filepath.Join(n.dir, "none"),
-		"RABBITMQ_ADVANCED_CONFIG_FILE": filepath.Join(n.dir, "none"),
-		"RABBITMQ_PID_FILE":             filepath.Join(n.dir, "pid"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE": filepath.Join(n.folder.Path, "plugins"),
+		"RABBITMQ_CONF_ENV_FILE":        filepath.Join(n.folder.Path, "none"),
+		"RABBITMQ_CONFIG_FILE":          filepath.Join(n.folder.Path, "none"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE": filepath.Join(n.folder.Path, "none"),
+		"RABBITMQ_PID_FILE":             filepath.Join(n.folder.Path, "pid"),
 		// The distribution of Erlang listens on the loopback interface only. A small test machine needs no reserve.
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} -rabbit disk_free_limit 1000000",
 	}
@@ -264,15 +259,7 @@ func (n *node) remove() error {
 	if n.epmd != nil {
 		n.epmd.Kill()
 	}
-	// A helper of the server ends a moment after it.
-	var err error
-	for range 100 {
-		if err = os.RemoveAll(n.dir); err == nil {
-			break
-		}
-		<-time.After(10 * time.Millisecond)
-	}
-	return errors.Join(err, n.lock.Close())
+	return n.folder.Remove()
 }
 
 // program returns the path of the script that starts a server. The command in PATH changes the user and its environment,
@@ -290,31 +277,4 @@ func program() (string, error) {
 		return "", errNotInstalled
 	}
 	return candidates[0], nil
-}
-
-// hold marks a folder as in use for as long as this process runs.
-func hold(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-// sweep removes the folders of killed processes. It cannot remove another user's.
-func sweep() {
-	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
-	for _, dir := range folders {
-		info, err := os.Lstat(dir)
-		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < time.Minute { // its process may not hold it yet
-			continue
-		}
-		if lock, err := hold(dir); err == nil {
-			_ = os.RemoveAll(dir)
-			_ = lock.Close()
-		}
-	}
 }

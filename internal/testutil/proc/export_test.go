@@ -1,0 +1,4 @@
+package proc
+
+// Parents is parents.
+var Parents = parents
