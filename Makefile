@@ -37,11 +37,13 @@ dev: ## Run a whole cluster on this machine, with its data in build/dev
 # Uncached: what the tests find depends on real processes and clocks, which Go's test cache does not see. Many tests wait for such
 # processes, so a package runs more of them at a time than there are processors. With one more package at a time as well, a
 # busy machine kept tests waiting longer than they allow. make lint vets the code.
+# With the race detector a program, and each process of a test, waits a second at its end for other goroutines' reports: GORACE
+# switches that off. A race fails the test all the same.
 PROCESSORS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN || echo 2)
 test: ## Run every test, with the race detector
 	@echo 'All tests take 15 to 20 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
-	scripts/progress.sh 60 'testing' go test -race -vet=off -tags $(TAGS) -count=1 -timeout 25m \
+	GORACE=atexit_sleep_ms=0 scripts/progress.sh 60 'testing' go test -race -vet=off -tags $(TAGS) -count=1 -timeout 25m \
 		-p $(PROCESSORS) -parallel $$((2 * $(PROCESSORS))) ./...
 
 lint: ## Check code, contract, scripts, and that generated code is fresh
