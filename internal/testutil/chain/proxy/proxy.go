@@ -62,7 +62,7 @@ func Open(config Config) (*Proxy, error) {
 	}
 	p := &Proxy{
 		config: config, listener: l, conns: map[*websocket.Conn]struct{}{},
-		dice:   rand.New(rand.NewPCG(config.Seed, config.Seed)),
+		dice: rand.New(rand.NewPCG(config.Seed, config.Seed)),
 		// Nodes on this machine spend more time on compressing answers than on all else.
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, DisableCompression: true}},
 	}
