@@ -173,7 +173,11 @@ func (h *history) read(t *testing.T, f *Feed) {
 // restarts. A feed must turn an old state into the current one.
 func TestMachine_RandomLogs_ReplicasAgree(t *testing.T) {
 	t.Parallel()
-	const seeds, entries = 60, 120
+	const entries = 120
+	seeds := 60
+	if testing.Short() {
+		seeds = 20
+	}
 	var refused, superseded, stale, reused, lost int
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

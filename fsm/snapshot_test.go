@@ -261,6 +261,9 @@ func TestRestore_DamagedSnapshot_IsRefused(t *testing.T) {
 	for i := range file {
 		requireRefused(t, r, file[:i], "")
 		for bit := range 8 {
+			if testing.Short() && bit != i%8 {
+				continue
+			}
 			damaged := slices.Clone(file)
 			damaged[i] ^= 1 << bit
 			requireRefused(t, r, damaged, "")

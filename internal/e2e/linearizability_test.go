@@ -15,13 +15,13 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Twenty leaders are killed with SIGKILL under load; every answer still fits one order of the calls.
+// Twenty leaders, in the short form six, are killed with SIGKILL under load; every answer still fits one order of the calls.
 func TestDirectory_LeadersKilled_StaysLinearizable(t *testing.T) {
-	const (
-		kills   = 20
-		clients = 8
-		calls   = 50_000
-	)
+	const clients = 8
+	kills, calls := 20, 50_000
+	if testing.Short() {
+		kills, calls = 6, 15_000
+	}
 	// The load slows all processes, including the relayers. Their speed is not tested here.
 	c := startCluster(t, options{env: map[string]string{
 		"ROLLCALL_LOG_LEVEL": "info", "HEALTH_CHECK_INTERVAL_MS": "5000", "HEALTH_CHECK_TIMEOUT_MS": "4000", "HEALTH_CHECK_CONNECT_TIMEOUT_MS": "4000",

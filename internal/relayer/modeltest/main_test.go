@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("modeltest.seeds", 16, "how many random histories TestSeeds runs")
+	seeds = flag.Int("modeltest.seeds", 0, "how many random histories TestSeeds runs (16, with -short 6)")
 	first = flag.Uint64("modeltest.seed", 1, "the first one's seed")
 	told  = flag.Bool("modeltest.history", false, "print each history, also of what passes")
 	every = flag.Bool("modeltest.all", false, "have TestFaults try every kind of fault, at the first, second and third time of every step")
@@ -24,6 +24,11 @@ const together = 12
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if *seeds == 0 {
+		if *seeds = 16; testing.Short() {
+			*seeds = 6
+		}
+	}
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
