@@ -46,7 +46,7 @@ BLACK_BOX := internal/relayer/crashtest internal/e2e internal/relay/crashtest
 # With the race detector a program, and each process of a test, waits a second at its end for other goroutines' reports: GORACE
 # switches that off. A race fails the test all the same.
 test: ## Run every test, all that share memory with the product with the race detector
-	@echo 'All tests take about 12 minutes on two cores, the first time longer: everything is compiled before.'
+	@echo 'All tests take about 15 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
 	@failed=0; \
 	GORACE=atexit_sleep_ms=0 scripts/progress.sh 60 'testing' $(GO_TEST) -race $$(go list ./... | grep -v $(BLACK_BOX:%=-e '/%$$')) || failed=1; \
