@@ -28,10 +28,16 @@ type faulty struct {
 	lose      bool
 	left      atomic.Int32
 	forward   *httputil.ReverseProxy
+	// arrived, if not nil, is called for each request of the operation.
+	arrived func()
 }
 
 func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("X-Amz-Target") != "AmazonSQS."+f.operation || f.left.Add(-1) < 0 {
+	ours := r.Header.Get("X-Amz-Target") == "AmazonSQS."+f.operation
+	if ours && f.arrived != nil {
+		f.arrived()
+	}
+	if !ours || f.left.Add(-1) < 0 {
 		f.forward.ServeHTTP(w, r)
 		return
 	}
@@ -129,16 +135,10 @@ func TestList_EmptyAnswerIsLost_Succeeds(t *testing.T) {
 // A caller that gives up does not break off a request whose answer hides letters.
 func TestList_CallerGivesUp_ShowsTheLetters(t *testing.T) {
 	t.Parallel()
-	f := &faulty{}
-	q := buried(t, f, 12)
 	ctx, stop := context.WithCancel(t.Context())
-	director := f.forward.Director
-	f.forward.Director = func(r *http.Request) {
-		director(r)
-		if r.Header.Get("X-Amz-Target") == "AmazonSQS.ReceiveMessage" {
-			stop()
-		}
-	}
+	defer stop()
+	f := &faulty{operation: "ReceiveMessage", arrived: stop}
+	q := buried(t, f, 12)
 	_, err := q.List(ctx, 20)
 	require.ErrorIs(t, err, context.Canceled)
 	letters, err := q.List(t.Context(), 20)
