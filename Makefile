@@ -45,7 +45,7 @@ GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 25m -p $(PROC
 BLACK_BOX := internal/relayer/crashtest internal/e2e internal/relay/crashtest
 # With the race detector a program, and each process of a test, waits a second at its end for other goroutines' reports: GORACE
 # switches that off. A race fails the test all the same.
-test: ## Run every test, all that share memory with the product with the race detector
+test: ## Run every test, with the race detector where a test shares memory with the product
 	@echo 'All tests take about 15 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
 	@failed=0; \

@@ -271,7 +271,8 @@ type Server struct {
 	databases atomic.Uint64 // number of named databases
 }
 
-// Own starts a durable server, which ends with the test. settings override the defaults.
+// Own starts a durable server, which ends with the test. Its files may be in memory: what it wrote survives its end, not the
+// machine's. settings override the defaults.
 func Own(t testing.TB, settings ...map[string]string) *Server {
 	t.Helper()
 	all := map[string]string{"shared_buffers": "16MB"}

@@ -24,10 +24,11 @@ func parents() []string { return append(memoryFolders(), os.TempDir()) }
 // MakeFolder makes a folder, in memory if there is room. Other users may enter it, because a server may run as one, but cannot
 // list it.
 func MakeFolder(prefix string) (*Folder, error) {
-	for _, parent := range parents() {
+	all := parents()
+	for _, parent := range all {
 		sweep(parent, prefix)
 	}
-	dir, err := os.MkdirTemp(parents()[0], prefix)
+	dir, err := os.MkdirTemp(all[0], prefix)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/smithy-go"
 	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
 
@@ -30,16 +32,16 @@ const (
 
 // hiddenError means that dead letters are hidden, although no call holds them.
 type hiddenError struct {
-	n     int // 0: unknown
+	n     int // 0: unknown, and possibly none
 	cause string
 }
 
 func (e *hiddenError) Error() string {
-	number := "some"
+	letters := "dead letters may"
 	if e.n > 0 {
-		number = strconv.Itoa(e.n)
+		letters = strconv.Itoa(e.n) + " dead letters"
 	}
-	return fmt.Sprintf("%s dead letters stay hidden for up to %v, because %s; repeat the command then", number, listHide, e.cause)
+	return fmt.Sprintf("%s stay hidden for up to %v, because %s; repeat the command then", letters, listHide, e.cause)
 }
 
 // scan receives dead letters until use returns false for a batch, or there are no more. Afterwards it shows all of them
@@ -49,7 +51,7 @@ func (c *client) scan(ctx context.Context, use func(letters []*received) (gone [
 	requests := context.WithoutCancel(ctx)
 	seen := map[string]struct{}{}
 	var kept []*received
-	var lost error // of a request whose answer may have held letters
+	var failed, lost error // of the first request that failed; and if its answer may have held letters
 	defer func() {
 		shown := c.show(requests, kept)
 		if shown == nil && lost != nil {
@@ -65,8 +67,10 @@ func (c *client) scan(ctx context.Context, use func(letters []*received) (gone [
 		if missing(err) && c.create { // nothing was ever sent
 			return nil
 		}
-		if err != nil && lost == nil {
-			lost = err
+		if err != nil && failed == nil {
+			if failed = err; answerLost(err) {
+				lost = err
+			}
 			continue
 		}
 		if err != nil {
@@ -89,6 +93,15 @@ func (c *client) scan(ctx context.Context, use func(letters []*received) (gone [
 	return nil
 }
 
+// answerLost reports whether SQS may have executed a request that failed with err.
+func answerLost(err error) bool {
+	if _, answered := errors.AsType[smithy.APIError](err); answered || errors.Is(err, ErrNoCredentials) {
+		return false
+	}
+	op, ok := errors.AsType[*net.OpError](err)
+	return !ok || op.Op != "dial"
+}
+
 // once switches off the SDK's own repetition of a request, which would conceal that an answer was lost.
 func once(o *awssqs.Options) { o.Retryer = aws.NopRetryer{} }
 
@@ -96,7 +109,8 @@ func once(o *awssqs.Options) { o.Retryer = aws.NopRetryer{} }
 func (c *client) show(ctx context.Context, letters []*received) error {
 	ctx, cancel := context.WithTimeout(ctx, showLimit)
 	defer cancel()
-	_, err := backoff.Retry(ctx, func() (none struct{}, _ error) {
+	var hidden error
+	_, _ = backoff.Retry(ctx, func() (none struct{}, _ error) { // it returns hidden, or the end of ctx
 		var mu sync.Mutex
 		var failed []*received
 		var cause error
@@ -114,12 +128,13 @@ func (c *client) show(ctx context.Context, letters []*received) error {
 				mu.Unlock()
 			}
 		})
+		hidden = nil
 		if letters = failed; len(letters) > 0 {
-			return none, &hiddenError{len(letters), reason(cause)}
+			hidden = &hiddenError{len(letters), reason(cause)}
 		}
-		return none, nil
+		return none, hidden
 	}, backoff.WithMaxElapsedTime(showLimit))
-	return err
+	return hidden
 }
 
 // hidden returns an error if dead letters are hidden after one of the answers was lost.

@@ -117,6 +117,20 @@ func TestList_AnswerIsLost_ReportsHidden(t *testing.T) {
 	require.Len(t, letters, 2, "only what nothing hides")
 }
 
+// SQS has hidden nothing if it refused the request.
+func TestList_RequestIsRefused_ClaimsNothingHidden(t *testing.T) {
+	t.Parallel()
+	f := &faulty{operation: "ReceiveMessage"}
+	q := buried(t, f, 1)
+	f.left.Store(2)
+	_, err := q.List(t.Context(), 20)
+	require.ErrorContains(t, err, "ServiceUnavailable")
+	require.NotContains(t, err.Error(), "hidden")
+	letters, err := q.List(t.Context(), 20)
+	require.NoError(t, err)
+	require.Len(t, letters, 1)
+}
+
 // An answer without letters hides nothing.
 func TestList_EmptyAnswerIsLost_Succeeds(t *testing.T) {
 	t.Parallel()
