@@ -119,10 +119,10 @@ await_healthy() {
 }
 
 # drill works in a project of its own, on ports that Docker picks, so that no other cluster is in its way. The
-# containers' logs stay in build/drill.log. scripts/drill expects this project and this interval of health checks.
+# containers' logs stay in build/drill.log. scripts/drill expects this project and these settings, which shorten its waits.
 drill() {
   project=rollcall-drill
-  export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' HEALTH_CHECK_INTERVAL_MS=2000
+  export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' HEALTH_CHECK_INTERVAL_MS=2000 CONSUMER_RELAYER_TIMEOUT=10s
   export RELAYER_0_HTTP='' RELAYER_1_HTTP='' RELAYER_2_HTTP='' API_1_HTTP='' API_2_HTTP=''
   in_project down --volumes --remove-orphans --timeout 1 >/dev/null 2>&1 || true
   trap 'in_project logs --no-color --timestamps >build/drill.log 2>&1; in_project down --volumes --timeout 1 >/dev/null 2>&1' EXIT
