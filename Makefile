@@ -2,7 +2,7 @@
 # scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build dev test lint generate fuzz bench soak compose-up compose-down compose-drill
+.PHONY: help build dev test test-race test-processes lint generate fuzz bench soak compose-up compose-down compose-drill
 
 # hashicorp/raft reports its metrics through go-metrics under this tag, through a deprecated library without it.
 TAGS := hashicorpmetrics
@@ -17,6 +17,8 @@ INLINED := std github.com/rollcall-dev/... github.com/jackc/... github.com/decre
 GCFLAGS := -gcflags=all=-l $(INLINED:%=-gcflags=%=)
 # The Go that scripts/setup.sh had to fetch, if so.
 export PATH := $(CURDIR)/build/go/bin:$(PATH)
+# What was compiled in one folder needs not be compiled again in another checkout.
+export GOFLAGS := $(GOFLAGS) -trimpath
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
 
@@ -26,7 +28,7 @@ help: ## List the targets
 build: ## Build the static binaries: bin/rollcall, and bin/rollcall-dev for development
 	@[ -e bin/rollcall ] || echo 'The first build compiles everything: about two minutes on two cores.'
 	@scripts/setup.sh build
-	CGO_ENABLED=0 scripts/progress.sh 10 'compiling bin' go build -trimpath -tags $(BINARY_TAGS) $(GCFLAGS) -ldflags '$(ALIGNMENT) $(LDFLAGS)' -o bin/ ./cmd/rollcall ./cmd/rollcall-dev
+	CGO_ENABLED=0 scripts/progress.sh 10 'compiling bin' go build -tags $(BINARY_TAGS) $(GCFLAGS) -ldflags '$(ALIGNMENT) $(LDFLAGS)' -o bin/ ./cmd/rollcall ./cmd/rollcall-dev
 
 dev: ## Run a whole cluster on this machine, with its data in build/dev
 	@[ -e bin/rollcall-dev ] || echo 'The first start takes two minutes and more: what is missing is installed, and everything compiled.'
@@ -34,24 +36,29 @@ dev: ## Run a whole cluster on this machine, with its data in build/dev
 	@$(MAKE) --no-print-directory build
 	bin/rollcall-dev --data build/dev
 
-# Uncached: what the tests find depends on real processes and clocks, which Go's test cache does not see. Many tests wait for such
-# processes, so a package runs more of them at a time than there are processors. With one more package at a time as well, a
-# busy machine kept tests waiting longer than they allow. make lint vets the code. -short selects the smaller forms of some
-# tests; make soak has the larger ones.
+# Uncached: what the tests find depends on real processes and clocks, which Go's test cache does not see. make lint vets the
+# code. -short selects the smaller forms of some tests; make soak has the larger ones.
 PROCESSORS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN || echo 2)
 GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 25m -p $(PROCESSORS) -parallel $$((2 * $(PROCESSORS)))
-# Tests that only drive processes of the product, which are built without the race detector.
-# The one that takes longest is first.
-BLACK_BOX := internal/relayer/crashtest internal/e2e internal/relay/crashtest
-# With the race detector a program, and each process of a test, waits a second at its end for other goroutines' reports: GORACE
-# switches that off. A race fails the test all the same.
-test: ## Run every test, with the race detector where a test shares memory with the product
-	@echo 'All tests take about 15 minutes on two cores, the first time longer: everything is compiled before.'
+# Packages whose tests drive processes, which do not have the race detector, or spend their time on Postgres: with the detector
+# they would take twice as long. Those that take longest are first. make soak runs IN_PROCESS with it.
+IN_PROCESS := ./internal/relayer/tracker ./internal/relayer/modeltest ./internal/relayer/admin ./cmd/rollcall
+PROCESS_TESTS := ./internal/relayer/crashtest ./internal/e2e ./internal/relay/crashtest $(IN_PROCESS) \
+	./cmd/rollcall-dev ./internal/dev/... ./internal/testutil/...
+
+test: ## Run every test, most of them with the race detector
+	@echo 'All tests take about 9 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
-	@failed=0; \
-	GORACE=atexit_sleep_ms=0 scripts/progress.sh 60 'testing' $(GO_TEST) -race $$(go list ./... | grep -v $(BLACK_BOX:%=-e '/%$$')) || failed=1; \
-	scripts/progress.sh 60 'testing processes' $(GO_TEST) $(BLACK_BOX:%=./%) || failed=1; \
-	exit $$failed
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-race test-processes
+
+# With the race detector a program, and each process of a test, waits a second at its end for other goroutines' reports: GORACE
+# switches that off. A race fails the test all the same. Both kinds run at once, because tests of processes wait much.
+test-race:
+	@GORACE=atexit_sleep_ms=0 scripts/progress.sh 60 'testing' \
+		$(GO_TEST) -race $$(go list -tags $(TAGS) ./... | grep -vxF "$$(go list -tags $(TAGS) $(PROCESS_TESTS))")
+
+test-processes:
+	@scripts/progress.sh 60 'testing processes' $(GO_TEST) $(PROCESS_TESTS)
 
 lint: ## Check code, contract, scripts, and that generated code is fresh
 	@scripts/setup.sh lint
@@ -74,6 +81,7 @@ soak: ## Torture the relayer and the relay path: 45,000 transactions, while ever
 	@scripts/setup.sh test
 	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/crashtest
 	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run 'TestRelayPath_EverythingIsKilledInTurn|TestDirectory_LeadersKilled' ./internal/e2e
+	go test -race -short -tags $(TAGS) -count=1 -timeout 30m $(IN_PROCESS)
 	go test -race -tags $(TAGS) -count=1 -timeout 30m -run 'TestSeeds|TestMachine_RandomLogs|TestRestore_DamagedSnapshot|PartitionsAndRepairs|PartitionsLosses' \
 		./fsm ./internal/discovery/coordinator ./internal/discovery/director ./internal/relayer/modeltest
 

@@ -16,8 +16,8 @@ cd "$(dirname "$0")/.."
 (
   cd scripts/bench
   # Static, as the product is: with cgo, signing takes half the time.
-  CGO_ENABLED=0 go build -tags hashicorpmetrics -o ../../build/bench/bench .
-  go build -o ../../build/bench/etcd go.etcd.io/etcd/server/v3
+  CGO_ENABLED=0 go build -trimpath -tags hashicorpmetrics -o ../../build/bench/bench .
+  go build -trimpath -o ../../build/bench/etcd go.etcd.io/etcd/server/v3
 )
 # Ten thousand checked services are as many connections, on both ends.
 ulimit -n "$(ulimit -H -n)"
