@@ -17,7 +17,7 @@ INLINED := std github.com/rollcall-dev/... github.com/jackc/... github.com/decre
 GCFLAGS := -gcflags=all=-l $(INLINED:%=-gcflags=%=)
 # The Go that scripts/setup.sh had to fetch, if so.
 export PATH := $(CURDIR)/build/go/bin:$(PATH)
-# What was compiled in one folder needs not be compiled again in another checkout.
+# Another checkout on this machine reuses compiled packages, because their folder is not a part of them.
 export GOFLAGS := $(GOFLAGS) -trimpath
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
@@ -42,7 +42,7 @@ PROCESSORS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN || echo 2)
 GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 25m -p $(PROCESSORS) -parallel $$((2 * $(PROCESSORS)))
 # Packages whose tests drive processes, which do not have the race detector, or spend their time on Postgres: with the detector
 # they would take twice as long. Those that take longest are first. make soak runs IN_PROCESS with it.
-IN_PROCESS := ./internal/relayer/tracker ./internal/relayer/modeltest ./internal/relayer/admin ./cmd/rollcall
+IN_PROCESS := $(addprefix ./internal/relayer/,tracker modeltest admin service keymonitor store) ./cmd/rollcall
 PROCESS_TESTS := ./internal/relayer/crashtest ./internal/e2e ./internal/relay/crashtest $(IN_PROCESS) \
 	./cmd/rollcall-dev ./internal/dev/... ./internal/testutil/...
 

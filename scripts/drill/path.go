@@ -213,9 +213,8 @@ func (d *drill) relayPathSurvives() {
 	d.act(cut("readers"), consumers[0])
 	blind := d.start.Add(blindAfter)
 	d.relayed("consumer-1 is alone and cut off Redis", soon, nothing, do("start", consumers[1]))
-	time.Sleep(time.Until(blind))
-	d.relayed("  a minute later, with consumer-2", lease, nothing, do(connect("readers"), consumers[0]))
 
+	// Meanwhile consumer-1 continues with the relayers that it knows, and is ready.
 	d.relayed("kill api-1", soon, do("kill", apis[0]), do("start", apis[0]))
 	var leader string
 	d.relayed("  meanwhile", soon, func() { leader, _ = d.depose("kill", "kill") }, func() { d.act("start", leader) })
@@ -225,6 +224,9 @@ func (d *drill) relayPathSurvives() {
 		time.Sleep(3 * time.Second)
 		d.each([]string{"postgres"}, "start")
 	}, nothing)
+
+	time.Sleep(time.Until(blind))
+	d.relayed("consumer-1 is cut off Redis for a minute", lease, nothing, do(connect("readers"), consumers[0]))
 
 	// Again, because a repeated submission may arrive late.
 	d.awaitRecorded(d.relayedIDs)
