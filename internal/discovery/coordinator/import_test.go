@@ -345,6 +345,7 @@ func TestImport_AbandonedIsDropped(t *testing.T) {
 				require.ErrorContains(t, err, "nothing was imported")
 			}
 			cancel()
+			synctest.Wait() // the import is over when its call has returned, which follows the drop
 			c.everywhere("a")
 		}
 		_, err := c.importAll("x")

@@ -262,14 +262,14 @@ func share(all []choice, id string) float64 {
 }
 
 // falls requires that a relayer's share of the last n choices before a limit of time is below a limit, and logs both. The limit of
-// time holds where the machine is idle; a busy one, which delays readings and answers, has three times as long.
+// time holds where the machine is idle; a busy one, which delays readings, choices and answers, has three times as long.
 func (l *load) falls(id string, below float64, n int, within time.Duration) {
 	l.w.t.Helper()
 	began := time.Now()
 	<-time.After(within)
 	for {
-		all := l.since(began)
-		require.GreaterOrEqual(l.w.t, len(all), n, "choices until the limit")
+		var all []choice
+		require.Eventually(l.w.t, func() bool { all = l.since(began); return len(all) >= n }, patience, 5*time.Millisecond)
 		at, took := share(all[len(all)-n:], id), time.Since(began)
 		if at < below || took > 3*within {
 			l.w.t.Logf("share of %s is %.3f of the last %d of %d choices after %v", id, at, n, len(all), took.Round(10*time.Millisecond))
