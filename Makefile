@@ -10,11 +10,18 @@ TAGS := hashicorpmetrics
 BINARY_TAGS := $(TAGS),grpcnotrace
 # Without symbols and debug data: the images hold the binaries.
 LDFLAGS ?= -s -w
-# Functions begin at multiples of 16 bytes, not 32: the binary is 0.5 MB smaller.
-ALIGNMENT := -funcalign=16
-# Calls are inlined where speed counts. The other dependencies are compiled without: the binary is 2.6 MB smaller.
-INLINED := std github.com/rollcall-dev/... github.com/jackc/... github.com/decred/... github.com/hashicorp/... go.etcd.io/... google.golang.org/...
-GCFLAGS := -gcflags=all=-l $(INLINED:%=-gcflags=%=)
+# Functions follow each other without gaps: the binary is 0.8 MB smaller.
+ALIGNMENT := -funcalign=1
+# Calls are inlined where speed counts, and where that lets the linker drop unused constants. Everything else is compiled
+# without: the binary is 3.6 MB smaller.
+INLINED := std github.com/rollcall-dev/... github.com/jackc/... github.com/decred/... go.etcd.io/... \
+	$(addprefix github.com/hashicorp/,raft/... raft-boltdb/... go-msgpack/...) \
+	google.golang.org/grpc $(addprefix google.golang.org/grpc/,internal/transport mem) \
+	$(addprefix google.golang.org/protobuf/,proto internal/impl internal/order encoding/protowire reflect/protoreflect) \
+	$(addprefix go.opentelemetry.io/otel/,attribute/... semconv/...)
+NOT_INLINED := crypto/tls crypto/x509/... database/sql/... $(addprefix encoding/,asn1 csv gob pem xml) flag html/... log/... mime/... \
+	net net/mail net/rpc os/exec os/user path/... regexp/... text/...
+GCFLAGS := -gcflags=all=-l $(INLINED:%=-gcflags=%=) $(NOT_INLINED:%=-gcflags=%=-l)
 # The Go that scripts/setup.sh had to fetch, if so.
 export PATH := $(CURDIR)/build/go/bin:$(PATH)
 # Another checkout on this machine reuses compiled packages, because their folder is not a part of them.
