@@ -44,10 +44,8 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		binary, devBinary = filepath.Join(dir, "rollcall"), filepath.Join(dir, "rollcall-dev")
-		build := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", dir, "../../cmd/rollcall", "../../cmd/rollcall-dev")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build the product: %v\n%s", err, out)
+		if err := testproc.Build(dir, "rollcall", "rollcall-dev"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		return m.Run()

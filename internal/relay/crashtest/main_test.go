@@ -3,13 +3,13 @@ package crashtest
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 	testrabbitmq "github.com/rollcall-dev/rollcall/internal/testutil/rabbitmq"
 	testsqs "github.com/rollcall-dev/rollcall/internal/testutil/sqs"
 )
@@ -33,10 +33,8 @@ func (b built) Run() int {
 	}
 	defer os.RemoveAll(dir)
 	product = filepath.Join(dir, "rollcall")
-	build := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", product, "../../../cmd/rollcall")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the product: %v\n%s", err, out)
+	if err := testproc.Build(dir, "rollcall"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return b.m.Run()

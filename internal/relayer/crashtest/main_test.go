@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -13,6 +12,7 @@ import (
 
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
 var (
@@ -41,10 +41,8 @@ func (b built) Run() int {
 	}
 	defer os.RemoveAll(dir)
 	*product = filepath.Join(dir, "rollcall")
-	build := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", *product, "../../../cmd/rollcall")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the product: %v\n%s", err, out)
+	if err := testproc.Build(dir, "rollcall"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return b.m.Run()
