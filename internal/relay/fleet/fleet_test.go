@@ -485,16 +485,24 @@ func TestChoose_ManyRelayers_TheLeastLoadedOfTwoGetsIt(t *testing.T) {
 // client's fault otherwise.
 func TestChoose_RejectsWithoutAScope_GetsLittle(t *testing.T) {
 	t.Parallel()
-	w := setup(t, three)
-	drained := upstreamtest.Start(t, upstreamtest.Options{})
-	drained.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
-	w.add("d", drained)
-	w.list("d", drained.URL())
-	w.becomes(true, "d")
-	l := w.load()
-	l.falls("d", 0.1, 200, 10*time.Second)
-	l.falls("d", 0.1, 300, 4*time.Second) // it stays there
-	w.becomes(true, "d")
+	for name, latency := range map[string]time.Duration{"others are idle": 0, "others are busy": 600 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, three)
+			for _, id := range three {
+				w.relayers[id].Fail(upstreamtest.Submit, upstreamtest.Slow(latency))
+			}
+			drained := upstreamtest.Start(t, upstreamtest.Options{})
+			drained.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+			w.add("d", drained)
+			w.list("d", drained.URL())
+			w.becomes(true, "d")
+			l := w.load()
+			l.falls("d", 0.1, 200, 10*time.Second)
+			l.falls("d", 0.1, 300, 4*time.Second) // it stays there
+			w.becomes(true, "d")
+		})
+	}
 }
 
 func TestChoose_RelayerRefusesConnections_GetsAtMostOneMoreRequest(t *testing.T) {

@@ -36,8 +36,11 @@ const (
 	// countMemory is the time constant in which a relayer that did not count its transactions is forgiven without a proof of either. A
 	// relayer that gets little has too few transactions for one, and would otherwise get its share again at once.
 	countMemory = time.Minute
-	// leastSuccess bounds the factor of failures, at about a thousand: above the load of a relayer in normal use.
-	leastSuccess = 0.03
+	// mostRejections bounds by how much rejections in a row slow the forgiveness down: to half a minute.
+	mostRejections = 4
+	// leastSuccess bounds the factor of failures, at about a hundred thousand: above the cost of a relayer that has a hundred requests, of
+	// seconds each.
+	leastSuccess = 0.003
 )
 
 // member is a live relayer.
@@ -63,6 +66,7 @@ type member struct {
 	success        float64    // 0 to 1
 	sampledAt      time.Time
 	faults         int // in a row
+	rejections     int // in a row, that the relayer's own account or policy may be the reason of
 	pausedUntil    time.Time
 }
 
@@ -257,10 +261,13 @@ func (m *member) cost(now time.Time) float64 {
 	return float64(load+1) * max(1, latency/quick.Seconds()) / (success * success) * (1 + silencePenalty*silence)
 }
 
-// averages returns latency and success as of now: without new samples a relayer is forgiven.
+// averages returns latency and success as of now: without new samples a relayer is forgiven. The more requests in a row it rejected, the
+// longer that takes: beside busy relayers, one that rejects everything would be the cheapest again after milliseconds.
 func (m *member) averages(now time.Time) (latency, success float64) {
-	keep := math.Exp(-now.Sub(m.sampledAt).Seconds() / memory.Seconds())
-	return m.latency * keep, 1 - (1-m.success)*keep
+	keep := func(constant time.Duration) float64 {
+		return math.Exp(-now.Sub(m.sampledAt).Seconds() / constant.Seconds())
+	}
+	return m.latency * keep(memory), 1 - (1-m.success)*keep(memory<<min(m.rejections, mostRejections))
 }
 
 // errFault and errUnused are the breaker's errors.
@@ -333,8 +340,9 @@ func (m *member) returned(r *upstream.Result, scope string, flight *list.Element
 		// Its own balance or policy may be the reason, and it must not attract more because it rejects fast. It is not paused, because
 		// a client's invalid requests would pause all relayers.
 		success /= 2
+		m.rejections++
 	default:
-		m.faults = 0
+		m.faults, m.rejections = 0, 0
 		success += (1 - success) / 4
 		// The peak counts, so that a relayer that becomes slow is left at once.
 		latency = max(latency, r.Took.Seconds())
