@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
@@ -59,7 +60,7 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 		return fmt.Errorf("%w: %w", relay.ErrUnavailable, err) // a repeated report is harmless
 	}
 	if applied.Changed {
-		h.cfg.Cache.Outdate(ctx, applied.Client, applied.PublicID, applied.Revision)
+		h.cfg.Cache.Outdate(ctx, applied.Client, applied.PublicID, statuscache.Version{ID: applied.ID, Revision: applied.Revision})
 	}
 	r := received{Known: applied.ID != uuid.Nil, Changed: applied.Changed}
 	h.metrics.webhooks.WithLabelValues(result(r)).Inc()

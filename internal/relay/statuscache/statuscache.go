@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/redis/go-redis/v9"
@@ -25,7 +26,7 @@ const (
 	// webhooks announce changes; the reconciler finds one whose webhook was lost, a minute later.
 	consumersTTL = 2 * time.Second
 	relayersTTL  = 10 * time.Second
-	finalTTL     = time.Hour
+	finalTTL     = 10 * time.Minute
 	// maxKey bounds the id of a transaction in a key, in bytes.
 	maxKey = 300
 )
@@ -98,8 +99,11 @@ func (c *Cache) Get(ctx context.Context, client, id string) []byte {
 		c.lookups.WithLabelValues("away").Inc()
 		return nil
 	}
-	_, answer, _ := bytes.Cut(found.value, []byte(":"))
-	if len(answer) == 0 { // nothing, or a revision alone
+	var answer []byte
+	if parts := bytes.SplitN(found.value, []byte(":"), 3); len(parts) == 3 {
+		answer = parts[2]
+	}
+	if len(answer) == 0 { // nothing, or a version alone
 		c.lookups.WithLabelValues("miss").Inc()
 		return nil
 	}
@@ -131,21 +135,31 @@ func (c *Cache) read(ctx context.Context, keys []string) ([]entry, error) {
 	return found, nil
 }
 
-// store sets KEYS[1] to revision ARGV[1] and answer ARGV[2] for ARGV[3] ms, unless it has a higher revision, or an answer of the
-// same one.
+// Version orders the answers under one id of a client. After the purge of a transaction, or a restore of the database, the client may
+// use the id again: the new transaction's revisions begin at 1, and its ID, a UUIDv7, is greater.
+type Version struct {
+	ID       uuid.UUID
+	Revision int
+}
+
+// store sets KEYS[1] to transaction ARGV[1], revision ARGV[2] and answer ARGV[3] for ARGV[4] ms, unless it has a higher version, or an
+// answer of the same one.
 var store = redis.NewScript(`
 local now = redis.call('GET', KEYS[1])
 if now then
-  local colon = string.find(now, ':', 1, true)
-  local has = tonumber(string.sub(now, 1, colon - 1))
-  local given = tonumber(ARGV[1])
-  if has > given or has == given and #now > colon then return 0 end
+  local tx, revision, answer = string.match(now, '^([^:]*):(%d+):(.*)$')
+  if tx == ARGV[1] then
+    local has, given = tonumber(revision), tonumber(ARGV[2])
+    if has > given or has == given and #answer > 0 then return 0 end
+  elseif tx and tx > ARGV[1] then
+    return 0
+  end
 end
-redis.call('SET', KEYS[1], ARGV[1] .. ':' .. ARGV[2], 'PX', ARGV[3])
+redis.call('SET', KEYS[1], ARGV[1] .. ':' .. ARGV[2] .. ':' .. ARGV[3], 'PX', ARGV[4])
 return 1`)
 
-// Put stores an answer about a client's transaction. Nothing is stored if a higher revision is known.
-func (c *Cache) Put(ctx context.Context, client, id string, revision int, status relay.Status, answer []byte) {
+// Put stores an answer about a client's transaction. Nothing is stored if a higher version is known.
+func (c *Cache) Put(ctx context.Context, client, id string, v Version, status relay.Status, answer []byte) {
 	ttl := consumersTTL
 	switch {
 	case status.Final():
@@ -154,21 +168,21 @@ func (c *Cache) Put(ctx context.Context, client, id string, revision int, status
 		ttl = relayersTTL
 	}
 	// Entries that were stored together must not expire together: the database would get all their reads at once.
-	c.run(ctx, client, id, revision, answer, ttl-rand.N(ttl/2))
+	c.run(ctx, client, id, v, answer, ttl-rand.N(ttl/2))
 }
 
-// Outdate hides answers of a client's transaction below a revision.
-func (c *Cache) Outdate(ctx context.Context, client, id string, revision int) {
-	c.run(ctx, client, id, revision, nil, relayersTTL)
+// Outdate hides answers about a client's transaction below a version.
+func (c *Cache) Outdate(ctx context.Context, client, id string, v Version) {
+	c.run(ctx, client, id, v, nil, relayersTTL)
 }
 
-func (c *Cache) run(ctx context.Context, client, id string, revision int, answer []byte, ttl time.Duration) {
+func (c *Cache) run(ctx context.Context, client, id string, v Version, answer []byte, ttl time.Duration) {
 	if c == nil || len(id) > maxKey || !c.reachable() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	if err := store.Run(ctx, c.cfg.Redis, []string{c.key(client, id)}, strconv.Itoa(revision), answer, ttl.Milliseconds()).Err(); err != nil {
+	if err := store.Run(ctx, c.cfg.Redis, []string{c.key(client, id)}, v.ID.String(), strconv.Itoa(v.Revision), answer, ttl.Milliseconds()).Err(); err != nil {
 		c.failed(ctx, err)
 	}
 }
