@@ -61,7 +61,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	case upstream.Accepted:
 		return s.accepted(ctx, choice.Route, &result.Transaction), false
 	case upstream.Rejected:
-		if resumed && time.Since(s.tx.UpdatedAt) < s.cfg.Settled {
+		if resumed && time.Since(s.tx.QuietSince) < s.cfg.Settled {
 			// The earlier request may still be on its way, and be accepted.
 			return s.asked(ctx, afterUnknown), false
 		}
@@ -158,7 +158,7 @@ func (s *submission) resume(ctx context.Context) queue.Verdict {
 	if !ok {
 		// The scope may be gone for good. An alert reports the transaction's age then, and an operator resolves it.
 		s.metrics.waits.WithLabelValues("no relayer of the scope").Inc()
-		return s.release(ctx, pause(s.tx.UpdatedAt))
+		return s.release(ctx, pause(s.tx.QuietSince))
 	}
 	v, _ := s.post(ctx, choice, true)
 	return v
@@ -166,7 +166,7 @@ func (s *submission) resume(ctx context.Context) queue.Verdict {
 
 // lookUp looks for a transaction at a relayer without idempotency keys.
 func (s *submission) lookUp(ctx context.Context) queue.Verdict {
-	settled := time.Since(s.tx.UpdatedAt) > s.cfg.Settled
+	settled := time.Since(s.tx.QuietSince) > s.cfg.Settled
 	relayer, ok := s.cfg.Relayers.At(s.tx.Route)
 	if !ok {
 		if settled {

@@ -185,7 +185,7 @@ func (r *Reconciler) reconcile(ctx context.Context, due []store.Due, silent *syn
 
 // ask asks the relayer of a transaction about it, and applies the answer. It fails only if the answer cannot be stored.
 func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) error {
-	overdue := time.Since(d.UpdatedAt) > r.cfg.Overdue
+	overdue := time.Since(d.QuietSince) > r.cfg.Overdue
 	if overdue {
 		r.metrics.overdue.Inc()
 	}
@@ -202,7 +202,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 		log.Info("relayer not asked", "err", err)
 		return r.away(ctx, &d, log)
 	}
-	if swallowed(&got) && time.Since(d.SubmittedAt) > r.cfg.Withdraw {
+	if swallowed(&got) && d.AtRelayer > r.cfg.Withdraw {
 		if d.Scope == "" {
 			return r.unsent(ctx, &d, log)
 		}
@@ -242,7 +242,7 @@ func (r *Reconciler) find(ctx context.Context, d *store.Due, ref upstream.Ref, s
 
 // away makes a transaction unknown about which no relayer has answered for long. The checks go on.
 func (r *Reconciler) away(ctx context.Context, d *store.Due, log *slog.Logger) error {
-	if d.Checks < checksUntilAway || time.Since(d.HeardAt) < r.cfg.Away {
+	if d.Checks < checksUntilAway || d.Silence < r.cfg.Away {
 		return nil
 	}
 	return r.park(ctx, d, "its relayer has accepted it as "+d.RelayerTx+", and no relayer has answered about it in several checks", log)

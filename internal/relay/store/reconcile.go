@@ -20,8 +20,10 @@ type Due struct {
 	*relay.Transaction
 	// Checks is how often it was due since the last report, this time included. A relayer's answer to a check is a report.
 	Checks int
-	// HeardAt is the time of the last report or change.
-	HeardAt time.Time
+	// Silence is how long ago the last report or change was.
+	Silence time.Duration
+	// AtRelayer is how long ago a relayer accepted it; 0 if none has.
+	AtRelayer time.Duration
 }
 
 // TakeDue returns up to limit transactions that nothing was heard of for too long, and postpones their next check. Several
@@ -30,19 +32,21 @@ func (s *Store) TakeDue(ctx context.Context, limit int) ([]Due, error) {
 	rows, err := s.db.Query(ctx, `UPDATE relay_transactions t SET checks = checks + 1,
 			check_at = now() + (CASE WHEN status IN ('queued', 'submitting') THEN $2::interval ELSE $3::interval END) * 2 ^ LEAST(checks, $4)
 		WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions WHERE open AND check_at <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
-		RETURNING `+columns+`, GREATEST(updated_at, reported_at) AS heard_at`, limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings)
+		RETURNING `+columns+`, now() - GREATEST(updated_at, reported_at) AS silence, coalesce(now() - submitted_at, '0') AS at_relayer`,
+		limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings)
 	if err != nil {
 		return nil, fmt.Errorf("take due transactions: %w", err)
 	}
 	due, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (d Due, err error) {
 		one, err := pgx.RowToStructByName[struct {
 			row
-			HeardAt time.Time `db:"heard_at"`
+			Silence   time.Duration `db:"silence"`
+			AtRelayer time.Duration `db:"at_relayer"`
 		}](r)
 		if err != nil {
 			return d, err
 		}
-		d.Checks, d.HeardAt = one.Checks, one.HeardAt
+		d.Checks, d.Silence, d.AtRelayer = one.Checks, one.Silence, one.AtRelayer
 		d.Transaction, err = one.transaction()
 		return d, err
 	})

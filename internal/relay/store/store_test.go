@@ -527,6 +527,22 @@ func TestResolve_Retry_QueuesAgain(t *testing.T) {
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_queue`))
 }
 
+// A relayer may still process the last request of a consumer that was frozen or killed, however old the first one is.
+func TestBegin_Resumed_QuietSinceTheLastRequest(t *testing.T) {
+	f := setup(t)
+	tx := f.accept(transaction("shop"))
+	f.begin(tx.ID, route, -time.Second)
+	_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET updated_at = now() - interval '1 hour', held_until = now() - interval '10 min'`)
+	require.NoError(t, err)
+	resumed, holder := f.begin(tx.ID, route, time.Minute)
+	require.Equal(t, Resumed, resumed.State)
+	require.WithinDuration(t, time.Now().Add(-10*time.Minute), resumed.Transaction.QuietSince, time.Minute, "the end of the lease")
+	require.NoError(t, f.Release(t.Context(), tx.ID, holder, true))
+	resumed, _ = f.begin(tx.ID, route, time.Minute)
+	require.Equal(t, Resumed, resumed.State)
+	require.WithinDuration(t, time.Now(), resumed.Transaction.QuietSince, time.Minute, "the end of the request")
+}
+
 // A submission that no relayer can finish is ended by an operator, once the consumers have tried for a while and none has the lease.
 // A consumer that had it cannot change it.
 func TestResolve_Submitting(t *testing.T) {

@@ -82,7 +82,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 				revision = t.revision + 1, updated_at = now()
 			FROM free f WHERE t.id = f.id AND f.late RETURNING t.*
 		), changed AS (SELECT * FROM begun UNION ALL SELECT * FROM expired), resumed AS (
-			UPDATE relay_transactions t SET holder = f.holder, held_until = now() + f.lease
+			UPDATE relay_transactions t SET holder = f.holder, held_until = now() + f.lease, requested_at = GREATEST(t.requested_at, t.held_until)
 			FROM free f WHERE t.id = f.id AND f.status = 'submitting' RETURNING t.*
 		)`+record+`
 		SELECT holder, true AS fresh, `+columns+` FROM begun UNION ALL SELECT holder, false, `+columns+` FROM resumed`,
