@@ -489,6 +489,12 @@ func TestPurge(t *testing.T) {
 	n, err := l.Purge(t.Context(), 0, time.Hour, 100)
 	require.NoError(t, err)
 	require.Zero(t, n)
+	// One that waited for longer than final ones are kept must not disappear when it becomes final.
+	_, err = l.db.Exec(t.Context(), `UPDATE relayer_txs SET created_at = now() - interval '2 hours'`)
+	require.NoError(t, err)
+	n, err = l.Purge(t.Context(), time.Hour, time.Hour, 100)
+	require.NoError(t, err)
+	require.Zero(t, n)
 	n, err = l.Purge(t.Context(), time.Nanosecond, time.Hour, 100)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Purge deletes final transactions accepted longer than history ago, unless that is 0. It also deletes idempotency keys
+// Purge deletes transactions that have been final for longer than history, unless that is 0. It also deletes idempotency keys
 // older than keys whose transactions are final. It deletes at most limit of each. It returns how many it deleted; if that
 // is limit or more, there may be others. A transaction with undelivered webhooks is kept. Its delivered webhooks are
 // deleted with it, because they could not be replayed correctly without its row. Budgets more than a month old are deleted
@@ -24,7 +24,8 @@ func (l *Store) Purge(ctx context.Context, history, keys time.Duration, limit in
 	if history > 0 {
 		batch.Queue(`WITH old AS (
 			DELETE FROM relayer_txs WHERE id IN (SELECT id FROM relayer_txs t WHERE chain_id = $1 AND pool_id = $2 AND NOT open
-				AND created_at < now() - $3::interval AND NOT EXISTS (SELECT FROM relayer_deliveries d
+				AND created_at < now() - $3::interval AND updated_at < now() - $3::interval -- the index is of created_at
+				AND NOT EXISTS (SELECT FROM relayer_deliveries d
 					WHERE d.subject = t.id AND d.state <> 'delivered') LIMIT $4)
 			RETURNING id
 		), signed AS (DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM old)
