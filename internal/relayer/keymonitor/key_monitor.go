@@ -181,6 +181,7 @@ func (k *Monitor) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-idle.C:
+			k.disableKeys(ctx) // whose write failed before
 			if time.Since(followed) > max(3*k.cfg.Interval, idleAfter) {
 				k.cfg.Metrics.spent.Reset() // another process tracks the chain now, and shows them
 				k.cfg.Metrics.cost.Reset()
