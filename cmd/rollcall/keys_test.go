@@ -204,8 +204,8 @@ func TestKeysResync_CountsAndGap_AreRepaired(t *testing.T) {
 	tx := r.send(t, 0, "one")
 	r.confirm(t, tx, relayer.Confirmed)
 	resync := r.operator("keys", "resync", "--all", "--rpc-urls", r.chain.URL())
-	require.Equal(t, lower(r.keys[0])+": nothing to mend, next nonce 1, 0 pending\n", succeed(t, resync...))
-	r.Stop() // its tracker would mend it as well
+	require.Equal(t, lower(r.keys[0])+": nothing to repair, next nonce 1, 0 pending\n", succeed(t, resync...))
+	r.Stop() // its tracker would repair it as well
 
 	foreign(t, r, 1)
 	foreign(t, r, 2)
@@ -214,12 +214,12 @@ func TestKeysResync_CountsAndGap_AreRepaired(t *testing.T) {
 	require.NoError(t, err)
 	found := read[[]cli.Resynced](t, resync...)
 	require.Equal(t, []cli.Resynced{{Key: lower(r.keys[0]), ChainNonce: 3, PendingWas: 7, NextWas: 1, Next: 3, Filled: []uint64{}}}, found)
-	require.Contains(t, succeed(t, resync...), "nothing to mend")
+	require.Contains(t, succeed(t, resync...), "nothing to repair")
 
 	_, err = r.db.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 6`)
 	require.NoError(t, err)
 	require.Equal(t, lower(r.keys[0])+": 3 nonces without a transaction, from 3 on, get no-ops\n", succeed(t, resync...))
-	require.Contains(t, succeed(t, resync...), "nothing to mend, next nonce 6, 3 pending")
+	require.Contains(t, succeed(t, resync...), "nothing to repair, next nonce 6, 3 pending")
 
 	// The next relayer signs them.
 	r.Relayer = relayertest.Start(t, relayertest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: signertest.Ring(t, t.Name(), 1)})
@@ -346,7 +346,7 @@ func TestKeysResync_NodesCountManyMore_Asks(t *testing.T) {
 	require.Regexp(t, lower(r.keys[0])+" +1 +1 +500", res.stdout)
 	require.Contains(t, res.stderr, "the standard input ended before an answer")
 	node.SetRules()
-	require.Contains(t, succeed(t, args...), "nothing to mend, next nonce 1, 0 pending")
+	require.Contains(t, succeed(t, args...), "nothing to repair, next nonce 1, 0 pending")
 
 	// Two foreign transactions are pending. The node reports them in one of three readings.
 	foreign(t, r, 1)
@@ -389,7 +389,7 @@ func TestKeysResync_SetNonce(t *testing.T) {
 	require.Contains(t, succeed(t, r.operator("keys", "list")...), "disabled: nonce jump: of a test")
 	require.Equal(t, key+": the next nonce was 1099511627776 and is 1; the key is enabled again\n",
 		succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key, "--set-nonce", "1")...))
-	require.Contains(t, succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key)...), "nothing to mend, next nonce 1, 0 pending")
+	require.Contains(t, succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key)...), "nothing to repair, next nonce 1, 0 pending")
 
 	res = set(key, "--set-nonce", "1002")
 	require.Equal(t, cli.ExitNotDone, res.code)

@@ -36,7 +36,7 @@ type commands struct {
 	Mirror   cli.MirrorCmd   `cmd:"" help:"Look at what Redis shows to readers, or take it over."`
 
 	Tx      cli.TxCmd   `cmd:"" help:"Look at transactions and webhooks of a pool, and at those of the relay path; cancel, bump, deliver again, resolve."`
-	Keys    cli.KeysCmd `cmd:"" help:"Look at a pool's keys; pause, drain and mend them."`
+	Keys    cli.KeysCmd `cmd:"" help:"Look at a pool's keys; pause, drain and repair them."`
 	Migrate migrateCmd  `cmd:"" changes:"" help:"Bring the schema of the relayers' and the relay path's database up to date."`
 
 	TLS        tlsCmd            `cmd:"" name:"tls" help:"Make certificates."`

@@ -101,7 +101,7 @@ type gasFlags struct {
 	AllowedReceivers []string `env:"RELAYER_ALLOWED_RECEIVERS" placeholder:"ADDRESS" help:"Allowed receiver addresses; any if empty."`
 }
 
-// hookFlags are who hears of changes.
+// hookFlags configure the webhooks.
 type hookFlags struct {
 	URL          string `env:"RELAYER_WEBHOOK_URL" placeholder:"URL" secret:"" help:"Where changes of transactions are posted to: the one target, which is called default."`
 	Key          string `name:"signing-key" env:"RELAYER_WEBHOOK_SIGNING_KEY" placeholder:"KEY" secret:"" help:"What they are signed with, 32 characters or more; better in a file."`
@@ -136,7 +136,7 @@ func (c *relayerCmd) Check(p *config.Problems) {
 
 // checkRing reads the keys. Run uses them: to open a keystore twice would take twice as long.
 func (c *relayerCmd) checkRing(p *config.Problems) {
-	log, _ := c.Log.Logger(os.Stderr) // hears of files that others may read
+	log, _ := c.Log.Logger(os.Stderr) // for warnings about files that others may read
 	source := signer.Source{Environ: os.Environ(), Log: log}
 	if funding := c.Guard.TopUp.signer; funding != nil {
 		source.Elsewhere = []common.Address{funding.Address()}

@@ -45,7 +45,7 @@ type topUpFlags struct {
 	KeyFile   string `name:"key-file" env:"RELAYER_TOPUP_KEY_FILE" placeholder:"FILE" help:"File that holds it."`
 	Threshold string `env:"RELAYER_TOPUP_THRESHOLD" default:"0" placeholder:"WEI" help:"Balance below which a key is topped up."`
 	Target    string `env:"RELAYER_TOPUP_TARGET" default:"0" placeholder:"WEI" help:"Balance that it gets then."`
-	Most      string `name:"max" env:"RELAYER_TOPUP_MAX" default:"0" placeholder:"WEI" help:"Most that one top-up gives; 0: what it takes."`
+	Most      string `name:"max" env:"RELAYER_TOPUP_MAX" default:"0" placeholder:"WEI" help:"Most that one top-up gives; 0: no limit."`
 	PerDay    string `name:"max-per-day" env:"RELAYER_TOPUP_MAX_PER_DAY" default:"0" placeholder:"WEI" help:"Most that all of a day (UTC) give, in all processes of the pool: needed with a key."`
 
 	signer signer.Signer // of Key, made by checkKey; nil for none

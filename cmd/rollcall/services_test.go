@@ -84,7 +84,7 @@ func TestServices_WrongInput_IsUsageError(t *testing.T) {
 		r := rollcall(t, args...)
 		require.Equal(t, cli.ExitUsage, r.code, args)
 		require.Contains(t, r.stderr, want, args)
-		require.Contains(t, r.stderr, `--help" for what it takes.`)
+		require.Contains(t, r.stderr, `--help" for its flags.`)
 		require.Empty(t, r.stdout)
 	}
 }

@@ -38,7 +38,7 @@ func TestOperatorCommands_DevClusterBelow_IsFound(t *testing.T) {
 	defer lock.Close()
 	require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
 	require.Regexp(t, lower(chain.Accounts[0].Address)+` +ok +0 +0 +0 (.*\n)+1 key of pool pond on chain 1337`, succeed(t, "keys", "list"))
-	require.Contains(t, succeed(t, "keys", "resync", "--all"), "nothing to mend")
+	require.Contains(t, succeed(t, "keys", "resync", "--all"), "nothing to repair")
 	require.Contains(t, succeed(t, "tx", "list"), "0 transactions")
 	require.Contains(t, succeed(t, "migrate"), "is up to date")
 

@@ -20,7 +20,7 @@ type UsageError struct{ Err error }
 func (e UsageError) Error() string { return e.Err.Error() }
 func (e UsageError) Unwrap() error { return e.Err }
 
-// fixedError is an error with how to mend it, where explain could not know.
+// fixedError is an error with its remedy, for errors that explain does not know.
 type fixedError struct {
 	error
 	fix string
@@ -36,7 +36,7 @@ func WithFix(err error, format string, args ...any) error {
 // changesTag marks commands that change something: when one fails, whether it did is the first question.
 const changesTag = "changes"
 
-// explain turns a failed command into what a person reads, with how to mend it, and the exit code. The text is
+// explain returns the message about a failed command, with the remedy, and the exit code. The text is
 // empty for what a role has logged.
 func explain(node *kong.Node, err error) (text string, code int) {
 	if _, ok := errors.AsType[loggedError](err); ok {
@@ -44,7 +44,7 @@ func explain(node *kong.Node, err error) (text string, code int) {
 	}
 	command := node.FullPath()
 	if usage, ok := errors.AsType[UsageError](err); ok {
-		return fmt.Sprintf("%s: %v\nRun %q for what it takes.", command, usage, command+" --help"), ExitUsage
+		return fmt.Sprintf("%s: %v\nRun %q for its flags.", command, usage, command+" --help"), ExitUsage
 	}
 	what, code, cause := "", ExitNotDone, err
 	if node.Tag.Has(changesTag) {

@@ -52,7 +52,7 @@ func (l *LogFlags) handler(w io.Writer) slog.Handler {
 	return slog.NewJSONHandler(w, options)
 }
 
-// loggedError has been told where a role tells everything.
+// loggedError is an error that is in the log already.
 type loggedError struct{ error }
 
 // closableWriter lets whole lines through until it is closed.

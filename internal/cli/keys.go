@@ -24,10 +24,10 @@ import (
 // KeysCmd has the commands for a pool's keys.
 type KeysCmd struct {
 	List   keysListCmd   `cmd:"" help:"List keys and their state."`
-	Pause  keysPauseCmd  `cmd:"" changes:"" help:"Keep new transactions from keys; what they have goes on."`
-	Resume keysResumeCmd `cmd:"" changes:"" help:"Let paused or drained keys have new transactions."`
-	Resync KeysResyncCmd `cmd:"" changes:"" help:"Compare keys with the chain, and mend counts and gaps; or accept a chain with another history."`
-	Drain  keysDrainCmd  `cmd:"" changes:"" help:"Pause a key, and wait until all that it has is final."`
+	Pause  keysPauseCmd  `cmd:"" changes:"" help:"Assign no new transactions to keys; those that they have go on."`
+	Resume keysResumeCmd `cmd:"" changes:"" help:"Assign new transactions to paused or drained keys again."`
+	Resync KeysResyncCmd `cmd:"" changes:"" help:"Compare keys with the chain, and repair counters and gaps; or accept a chain with another history."`
+	Drain  keysDrainCmd  `cmd:"" changes:"" help:"Pause a key, and wait until all its transactions are final."`
 }
 
 // KeyState is a key, for scripts. Amounts are wei, in decimal digits.
@@ -522,7 +522,7 @@ func (r Resynced) String() string {
 		found = append(found, "the key is enabled again")
 	}
 	if len(found) == 0 {
-		found = append(found, fmt.Sprintf("nothing to mend, next nonce %d, %d pending", r.Next, r.Pending))
+		found = append(found, fmt.Sprintf("nothing to repair, next nonce %d, %d pending", r.Next, r.Pending))
 	}
 	return r.Key + ": " + strings.Join(found, "; ")
 }

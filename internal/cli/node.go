@@ -13,7 +13,7 @@ import (
 type NodeFlags struct {
 	NodeID  string   `env:"ROLLCALL_NODE_ID" help:"This node's id, a DNS label; always the same, and of this node only."`
 	Peers   []string `env:"ROLLCALL_PEERS" placeholder:"ID=HOST:PORT" help:"The coordinators the cluster starts with, this one included: three or five."`
-	DataDir string   `env:"ROLLCALL_DATA_DIR" default:"data" help:"Folder for what this node must remember; its own, on a disk that stays."`
+	DataDir string   `env:"ROLLCALL_DATA_DIR" default:"data" help:"Data folder: the log, snapshots and identity of this node alone, on a disk that persists."`
 }
 
 // CheckFlags reports what is wrong with them. A node that advertises an address of its own need not be a peer.

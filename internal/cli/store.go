@@ -69,7 +69,7 @@ func CheckDatabaseURL(p *config.Problems, url, file *string) {
 	}
 }
 
-// SchemaError says how to mend a schema that is too old.
+// SchemaError adds the remedy for a schema that is too old.
 func SchemaError(err error) error {
 	if _, ok := errors.AsType[*postgres.OlderError](err); ok {
 		return WithFix(err, `Bring it up to date with "rollcall migrate".`)
@@ -186,7 +186,7 @@ func failure(results []ActionResult, look string) error {
 	return nil
 }
 
-// partialError keeps the first of several errors, for how to mend it.
+// partialError keeps the first of several errors, for its remedy.
 type partialError struct {
 	text string
 	err  error

@@ -277,7 +277,7 @@ func (r refArgs) act(ctx context.Context, con *Console, w waitFlag, o OutputFlag
 	return report(con, o, results, "rollcall tx get ID")
 }
 
-// operatorName is who it was, for those who read a transaction's reason later.
+// operatorName names the operator in a transaction's reason.
 func operatorName() string {
 	if u, err := user.Current(); err == nil {
 		return "operator " + u.Username
@@ -340,7 +340,7 @@ type txReplayCmd struct {
 	Tx          []string `placeholder:"TX" help:"All dead letters of these transactions."`
 	DeadLetters string   `placeholder:"TARGET" help:"All dead letters for this target; all is every target."`
 	DryRun      bool     `help:"Only list them. Without any choice: all dead letters."`
-	Limit       int      `default:"100" min:"1" max:"1000" help:"List at most so many."`
+	Limit       int      `default:"100" min:"1" max:"1000" help:"Maximum number of rows."`
 	OutputFlags
 	poolFlags
 }

@@ -226,12 +226,12 @@ func (c *txResolveCmd) Check(p *config.Problems) {
 }
 
 func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
-	s, _, ctx, end, err := c.open(ctx)
+	s, _, limited, end, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	tx, shown, err := readRelayTransaction(ctx, s, c.ID)
+	tx, shown, err := readRelayTransaction(limited, s, c.ID)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 		if err := c.Print(con.Stdout, shown, shown.table); err != nil {
 			return err
 		}
-		if tx.Status == relay.Unknown || tx.Status == relay.Submitting && time.Since(tx.UpdatedAt) > store.ResolvableAfter {
+		if tx.Status == relay.Unknown || tx.Status == relay.Submitting && time.Since(tx.QuietSince) > store.ResolvableAfter {
 			fmt.Fprintf(con.Stderr, "decide: rollcall tx resolve %s with --relayer-tx ID, --executed HASH, --retry or --failed\n", c.ID)
 		}
 		return nil
@@ -252,7 +252,10 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 	if err := confirm(con, c.OutputFlags, c.Yes, shown.table, c.question()); err != nil {
 		return err
 	}
-	return report(con, c.OutputFlags, []ActionResult{c.resolve(ctx, s, tx)}, "rollcall tx relay "+c.ID.String())
+	// A person may have taken long.
+	limited, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	return report(con, c.OutputFlags, []ActionResult{c.resolve(limited, s, tx)}, "rollcall tx relay "+c.ID.String())
 }
 
 func (c *txResolveCmd) question() string {

@@ -226,7 +226,7 @@ func readFile(path string, format Format, before file, now time.Time) (after *fi
 	case errors.Is(err, fs.ErrNotExist):
 		// The file is gone since it was listed, or it is a link to a missing file.
 		news := before.err == nil
-		return broken(&Problem{What: "link to a file that does not exist", How: "mend or remove it"}, signature{}), news
+		return broken(&Problem{What: "link to a file that does not exist", How: "repair or remove it"}, signature{}), news
 	case err != nil:
 		return broken(err, signature{}), false
 	case !info.Mode().IsRegular():

@@ -117,7 +117,7 @@ func TestParse_SeveralProblems_ReportsAll(t *testing.T) {
 	}, got)
 	require.NotContains(t, err.Error(), "hunter2")
 	require.Contains(t, err.Error(), "tool serve: 9 problems\n  - --share: ")
-	require.Contains(t, err.Error(), `Run "tool serve --help" for what it takes.`)
+	require.Contains(t, err.Error(), `Run "tool serve --help" for its flags.`)
 }
 
 func TestParse_BadCommandLine_Fails(t *testing.T) {

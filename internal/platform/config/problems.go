@@ -40,7 +40,7 @@ func (e *Error) Error() string {
 			fmt.Fprintf(&b, "  - %s\n", p)
 		}
 	}
-	fmt.Fprintf(&b, "Run %q for what it takes.", e.Command+" --help")
+	fmt.Fprintf(&b, "Run %q for its flags.", e.Command+" --help")
 	return b.String()
 }
 
