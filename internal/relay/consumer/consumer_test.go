@@ -201,6 +201,23 @@ func TestConsumer_RejectedByOneWithoutAScope_NextRelayer(t *testing.T) {
 	require.Equal(t, funded.URL(), w.reaches(id, relay.Submitted).Relayer)
 }
 
+// The settings of one relayer process may be wrong while others of its scope take the transaction.
+func TestConsumer_RejectedByOneOfAScope_NextRelayer(t *testing.T) {
+	t.Parallel()
+	wrong := ours(t, nil)
+	right := ours(t, nil)
+	w := setup(t, wrong, right)
+	wrong.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+	id := w.post(1)
+	w.consume()
+	require.Equal(t, right.URL(), w.reaches(id, relay.Submitted).Relayer)
+	right.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+	require.NotEmpty(t, w.reaches(w.post(2), relay.Failed).Reason)
+	w.drained()
+	require.Equal(t, 2, wrong.Calls(upstreamtest.Submit))
+	require.Equal(t, 2, right.Calls(upstreamtest.Submit))
+}
+
 // One that stays away is not waited for without end.
 func TestConsumer_RejectedWhileOthersStayAway_Fails(t *testing.T) {
 	t.Parallel()

@@ -66,7 +66,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 			return s.asked(ctx, afterUnknown), false
 		}
 		log.Info("transaction rejected", "err", result.Reason)
-		if s.rejected = append(s.rejected, choice.Route.Relayer); s.othersAsked(choice.Route) {
+		if s.rejected = append(s.rejected, choice.Route.Relayer); s.othersAsked(choice.Route, resumed) {
 			return s.requeue(ctx, choice.Route, result.Reason)
 		}
 		return s.end(ctx, s.cfg.Store.Fail, result.Reason, queue.Done()), false
@@ -85,13 +85,14 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	return s.asked(ctx, afterUnknown), false
 }
 
-// othersAsked reports whether other relayers are asked before a transaction fails that this one has rejected. A relayer without a
-// scope shares nothing with others: it may lack the money, or not allow the receiver. One that is only away is waited for.
-func (s *submission) othersAsked(rejected relay.Route) bool {
-	if rejected.Scope != "" || len(s.rejected) >= triesPerMessage {
+// othersAsked reports whether other relayers are asked before a transaction fails that this one has rejected: it may lack the money, or
+// its own settings may not allow the receiver. Without a scope it shares nothing with others, and one that is only away is waited for.
+// After an earlier request to the scope no other one may get the transaction: the relayer may have checked it before it looked for the key.
+func (s *submission) othersAsked(rejected relay.Route, resumed bool) bool {
+	if len(s.rejected) >= triesPerMessage || resumed && rejected.Scope != "" {
 		return false
 	}
-	if time.Since(s.tx.CreatedAt) < s.cfg.RejectedFor && s.cfg.Relayers.Besides(s.rejected) {
+	if rejected.Scope == "" && time.Since(s.tx.CreatedAt) < s.cfg.RejectedFor && s.cfg.Relayers.Besides(s.rejected) {
 		return true
 	}
 	choice, ok := s.cfg.Relayers.Choose(Want{Exclude: append(slices.Clone(s.tried), rejected.Relayer)})

@@ -23,7 +23,7 @@
 //	slowness  Recent latency, the highest counts most, or the age of the oldest request in flight if that is longer. A relayer
 //	          that does not respond is left before its first timeout.
 //	failures  Recent success. A relayer that fails every second request, which closes its breaker each time, is expensive. So is one
-//	          without a scope that rejects requests: its own account or policy may be the reason. The more it rejects in a row, the
+//	          that rejects requests: its own account, policy or settings may be the reason. The more it rejects in a row, the
 //	          longer it stays expensive, so that it gets little also beside relayers that take seconds.
 //	silence   The share of its unmined transactions that have no hash after some seconds, or that it does not count as pending.
 //	          Both readings begin together, because transactions are accepted and mined between two moments.

@@ -481,9 +481,9 @@ func TestChoose_ManyRelayers_TheLeastLoadedOfTwoGetsIt(t *testing.T) {
 	require.InDelta(t, 1, w.shares(n)["a"], 1e-6)
 }
 
-// A relayer without a scope whose account is empty rejects each transaction at once. It stays available, because a rejection is the
-// client's fault otherwise.
-func TestChoose_RejectsWithoutAScope_GetsLittle(t *testing.T) {
+// A relayer whose account is empty, or whose settings are wrong, rejects each transaction at once. It stays available, because a
+// rejection is the client's fault otherwise.
+func TestChoose_RejectsEverything_GetsLittle(t *testing.T) {
 	t.Parallel()
 	for name, latency := range map[string]time.Duration{"others are idle": 0, "others are busy": 600 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -492,7 +492,11 @@ func TestChoose_RejectsWithoutAScope_GetsLittle(t *testing.T) {
 			for _, id := range three {
 				w.relayers[id].Fail(upstreamtest.Submit, upstreamtest.Slow(latency))
 			}
-			drained := upstreamtest.Start(t, upstreamtest.Options{})
+			scope := ""
+			if latency == 0 {
+				scope = "scope-of-a"
+			}
+			drained := upstreamtest.Start(t, upstreamtest.Options{Scope: scope})
 			drained.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
 			w.add("d", drained)
 			w.list("d", drained.URL())

@@ -289,14 +289,13 @@ func (m *member) take(now time.Time) (consumer.Choice, bool) {
 		return consumer.Choice{}, false
 	}
 	flight := m.inFlight.PushBack(now)
-	scope := m.info.Scope
 	var once sync.Once
 	return consumer.Choice{
-		Route:   relay.Route{Relayer: m.id, URL: m.url, RelayerID: m.info.RelayerID, Scope: scope},
+		Route:   relay.Route{Relayer: m.id, URL: m.url, RelayerID: m.info.RelayerID, Scope: m.info.Scope},
 		Relayer: m.client,
 		Done: func(r *upstream.Result) {
 			once.Do(func() {
-				m.returned(r, scope, flight)
+				m.returned(r, flight)
 				switch {
 				case r == nil, r.Busy, local(r):
 					report(errUnused)
@@ -315,7 +314,7 @@ func (m *member) take(now time.Time) (consumer.Choice, bool) {
 func local(r *upstream.Result) bool { return r.Code == 0 && !r.Fault }
 
 // returned takes the result of a submission into account; nil if it was not made.
-func (m *member) returned(r *upstream.Result, scope string, flight *list.Element) {
+func (m *member) returned(r *upstream.Result, flight *list.Element) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inFlight.Remove(flight)
@@ -336,8 +335,8 @@ func (m *member) returned(r *upstream.Result, scope string, flight *list.Element
 		pause := min(firstPause<<min(max(m.faults-1, 0), 8), longestPause)
 		m.pausedUntil = now.Add(max(pause, r.RetryAfter))
 		success /= 2
-	case r.Outcome == upstream.Rejected && scope == "":
-		// Its own balance or policy may be the reason, and it must not attract more because it rejects fast. It is not paused, because
+	case r.Outcome == upstream.Rejected:
+		// Its own balance, policy or settings may be the reason, and it must not attract more because it rejects fast. It is not paused, because
 		// a client's invalid requests would pause all relayers.
 		success /= 2
 		m.rejections++
