@@ -328,6 +328,20 @@ func TestConsumer_DiesBeforeTheAnswerIsStored_IsOneTransaction(t *testing.T) {
 	}
 }
 
+// A relayer has certainly not taken a transaction, and the database restarts before that is stored: nothing may be unknown.
+func TestConsumer_DatabaseAwayAfterNotDone_IsQueuedAgain(t *testing.T) {
+	t.Parallel()
+	r := foreign(t)
+	w := setup(t, r)
+	r.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusTooManyRequests))
+	id := w.post(1)
+	w.consume(func(c *Config) {
+		c.Store = &interrupted{Store: w.Store, once: func() { r.Fail(upstreamtest.Submit, nil) }}
+	})
+	w.reaches(id, relay.Submitted)
+	require.Len(t, r.Transactions(), 1)
+}
+
 // A consumer takes messages only while it has a relayer: another one may have one meanwhile. A message that it holds when its last
 // relayer goes is put back.
 func TestConsumer_NoRelayer_TakesNoMessages(t *testing.T) {
@@ -469,3 +483,18 @@ type failing struct {
 }
 
 func (f *failing) Accepted(context.Context, []store.Acceptance) error { return f.accepted() }
+
+// interrupted is a store whose first Requeue fails.
+type interrupted struct {
+	*store.Store
+	once   func() // called by it
+	failed atomic.Bool
+}
+
+func (s *interrupted) Requeue(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
+	if s.failed.CompareAndSwap(false, true) {
+		s.once()
+		return false, errors.New("the database is away")
+	}
+	return s.Store.Requeue(ctx, id, holder, reason)
+}

@@ -105,7 +105,11 @@ func (s *submission) othersAsked(rejected relay.Route, resumed bool) bool {
 // requeue returns the transaction to the queue. Another relayer may be tried at once; if there is none, v is the verdict.
 func (s *submission) requeue(ctx context.Context, from relay.Route, reason string) (v queue.Verdict, next bool) {
 	s.tried = append(s.tried, from.Relayer)
-	ok, err := s.cfg.Store.Requeue(ctx, s.id, s.holder, fmt.Sprintf("%s: %s", from.Relayer, reason))
+	var ok bool
+	err := s.repeat(ctx, func() (err error) {
+		ok, err = s.cfg.Store.Requeue(ctx, s.id, s.holder, fmt.Sprintf("%s: %s", from.Relayer, reason))
+		return err
+	})
 	if err != nil || !ok {
 		return queue.Later(afterDatabase), false // the row is resumed, or another consumer's
 	}
@@ -131,19 +135,10 @@ func (s *submission) accepted(ctx context.Context, by relay.Route, tx *upstream.
 	if tx.Hash != (common.Hash{}) {
 		a.Hash = &tx.Hash
 	}
-	for {
-		_, err := s.accepts.Do(ctx, a)
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil || time.Now().Add(afterDatabase).After(s.deadline) {
-			s.log.Warn("acceptance not stored: the next attempt asks for it", "tx", s.id, "service", by.Relayer, "err", err)
-			return queue.Later(afterDatabase)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(afterDatabase):
-		}
+	err := s.repeat(ctx, func() error { _, err := s.accepts.Do(ctx, a); return err })
+	if err != nil {
+		s.log.Warn("acceptance not stored: the next attempt asks for it", "tx", s.id, "service", by.Relayer, "err", err)
+		return queue.Later(afterDatabase)
 	}
 	s.metrics.delay.Observe(time.Since(s.tx.CreatedAt).Seconds())
 	return queue.Done()
@@ -228,10 +223,27 @@ func (s *submission) park(ctx context.Context, reason string) queue.Verdict {
 
 // end ends the submission by a change of the store, and returns the verdict.
 func (s *submission) end(ctx context.Context, change func(context.Context, uuid.UUID, uuid.UUID, string) (bool, error), reason string, v queue.Verdict) queue.Verdict {
-	if ok, err := change(ctx, s.id, s.holder, reason); err != nil || !ok {
+	var ok bool
+	err := s.repeat(ctx, func() (err error) { ok, err = change(ctx, s.id, s.holder, reason); return err })
+	if err != nil || !ok {
 		return queue.Later(afterDatabase) // the row is as before, or another consumer's
 	}
 	return v
+}
+
+// repeat repeats a change of the row while the database is away, until the lease ends or ctx does: what a relayer has answered is known
+// to this process alone, and a row that is resumed without it may become unknown.
+func (s *submission) repeat(ctx context.Context, change func() error) error {
+	for {
+		err := change()
+		if err == nil || ctx.Err() != nil || time.Now().Add(afterDatabase).After(s.deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(afterDatabase):
+		}
+	}
 }
 
 // asked gives the lease back after a request that a relayer may still process.
