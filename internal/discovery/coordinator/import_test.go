@@ -353,6 +353,28 @@ func TestImport_AbandonedIsDropped(t *testing.T) {
 	})
 }
 
+// A voter that goes away during an import may come back as an older version. The refusal must name it, and nothing may stay staged.
+func TestImport_VoterGoesAway_IsRefusedAndDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		c.register("a")
+		leader, _ := c.leader()
+		before := c.takeSnapshot(leader)
+		stream := c.beginImport(t.Context(), leader, importPart(edge, "x"))
+		c.await("staged", func() bool { return len(c.takeSnapshot(leader)) > len(before)+40 })
+		away := c.follower()
+		c.net.Isolate(away)
+		pass(20 * time.Second)
+		require.NoError(t, stream.Send(importPart(edge, "y")))
+		_, err := stream.CloseAndRecv()
+		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+		require.ErrorContains(t, err, away+" has not answered for 10s")
+		c.nothingStaged(leader, before)
+		c.net.Heal()
+		c.everywhere("a")
+	})
+}
+
 func TestImport_InvalidIsRefusedWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)

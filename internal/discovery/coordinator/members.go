@@ -206,10 +206,15 @@ func (n *Node) commandVersion(r *raft.Raft, own uint32) uint32 {
 // sinceVersion returns the command version that added an operation. An operation without a case here belongs to no
 // version yet, and is never proposed.
 func sinceVersion(op *rollcallv1.Operation) uint32 {
-	switch op.Kind.(type) {
+	switch kind := op.Kind.(type) {
 	case *rollcallv1.Operation_LeaderEstablished, *rollcallv1.Operation_Register, *rollcallv1.Operation_Deregister:
 		return 1
-	case *rollcallv1.Operation_StageImport, *rollcallv1.Operation_FinishImport:
+	case *rollcallv1.Operation_StageImport:
+		return importVersion
+	case *rollcallv1.Operation_FinishImport:
+		if !kind.FinishImport.Apply {
+			return 1 // a voter that cannot read it has stopped at the staged parts before
+		}
 		return importVersion
 	default:
 		return fsm.CommandVersion + 1
@@ -222,6 +227,13 @@ func (n *Node) checkCommandVersion(r *raft.Raft, needed uint32) error {
 		return nil // every version supports the first commands
 	}
 	if has := n.commandVersion(r, fsm.CommandVersion); has < needed {
+		for _, s := range without(r.GetConfiguration().Configuration().Servers, n.cfg.ID) {
+			if s.Suffrage == raft.Voter && n.peers.peerInfoRefresh(string(s.ID), peerInfoTTL) == nil {
+				return status.Errorf(codes.FailedPrecondition,
+					"%[1]s has not answered for %[2]v, and a version of it that cannot read this would stop at it; nothing was changed; start it, or take it out: rollcall cluster remove %[1]s",
+					s.ID, peerInfoTTL)
+			}
+		}
 		return status.Errorf(codes.FailedPrecondition,
 			"a voter understands commands only up to version %d and this needs %d; upgrade every coordinator first", has, needed)
 	}
