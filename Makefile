@@ -59,7 +59,7 @@ PROCESS_TESTS := ./internal/relayer/crashtest ./internal/e2e ./internal/relay/cr
 CONCURRENT := ^Test(Directory|Import|Leader|Propose|Register|Shutdown|Watch)
 
 test: ## Run every test, most of them with the race detector
-	@echo 'All tests take about 8 minutes on two cores, the first time longer: everything is compiled before.'
+	@echo 'All tests take 9 to 11 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-race test-processes
 
