@@ -49,6 +49,15 @@ func (c *simCluster) beginImport(ctx context.Context, id string, parts ...*rollc
 	return stream
 }
 
+// stage begins an import on a node, and waits until its first part is staged. before is a snapshot without it.
+func (c *simCluster) stage(ctx context.Context, id string) (stream importStream, before []byte) {
+	c.t.Helper()
+	before = c.takeSnapshot(id)
+	stream = c.beginImport(ctx, id, importPart(edge, "x"))
+	c.await("staged", func() bool { return len(c.takeSnapshot(id)) > len(before)+40 })
+	return stream, before
+}
+
 // importAll imports services of one gateway on the current leader, a part each.
 func (c *simCluster) importAll(ids ...string) (*rollcallv1.ImportServicesResponse, error) {
 	leader, _ := c.leader()
@@ -324,7 +333,6 @@ func TestImport_AbandonedIsDropped(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a")
 		leader, _ := c.leader()
-		before := c.takeSnapshot(leader)
 		for name, abandon := range map[string]func(importStream, context.CancelFunc){
 			"left":   func(_ importStream, cancel context.CancelFunc) { cancel() },
 			"silent": func(importStream, context.CancelFunc) { pass(time.Minute) },
@@ -335,8 +343,7 @@ func TestImport_AbandonedIsDropped(t *testing.T) {
 			},
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
-			stream := c.beginImport(ctx, leader, importPart(edge, "x"))
-			c.await("staged", func() bool { return len(c.takeSnapshot(leader)) > len(before)+40 })
+			stream, before := c.stage(ctx, leader)
 			abandon(stream, cancel)
 			c.await(name+": dropped", func() bool { return len(c.takeSnapshot(leader)) <= len(before)+40 })
 			if name == "silent" {
@@ -359,9 +366,7 @@ func TestImport_VoterGoesAway_IsRefusedAndDropped(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a")
 		leader, _ := c.leader()
-		before := c.takeSnapshot(leader)
-		stream := c.beginImport(t.Context(), leader, importPart(edge, "x"))
-		c.await("staged", func() bool { return len(c.takeSnapshot(leader)) > len(before)+40 })
+		stream, before := c.stage(t.Context(), leader)
 		away := c.follower()
 		c.net.Isolate(away)
 		pass(20 * time.Second)

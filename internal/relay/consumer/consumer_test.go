@@ -175,47 +175,69 @@ func TestConsumer_Rejected_Fails(t *testing.T) {
 	require.Equal(t, 1, r.Calls(upstreamtest.Submit))
 }
 
-// A relayer without a scope may reject a transaction for a reason of its own, such as an empty account: another one gets it. It fails
-// once they have all rejected it.
-func TestConsumer_RejectedByOneWithoutAScope_NextRelayer(t *testing.T) {
+// A relayer may reject a transaction for a reason of its own, such as an empty account or wrong settings: another one gets it, also one of
+// its scope. It fails once they have all rejected it.
+func TestConsumer_RejectedByOne_NextRelayer(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) *upstreamtest.Relayer{
+		"ours": func(t *testing.T) *upstreamtest.Relayer { return ours(t, nil) }, "foreign": foreign,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wrong, right := start(t), start(t)
+			w := setup(t, wrong, right)
+			wrong.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+			id := w.post(1)
+			w.consume()
+			require.Equal(t, right.URL(), w.reaches(id, relay.Submitted).Relayer)
+			right.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+			require.NotEmpty(t, w.reaches(w.post(2), relay.Failed).Reason)
+			w.drained()
+			require.Equal(t, 2, wrong.Calls(upstreamtest.Submit))
+			require.Equal(t, 2, right.Calls(upstreamtest.Submit))
+		})
+	}
+}
+
+// Beside a relayer without a scope, one that is only away has not rejected a transaction.
+func TestConsumer_RejectedWhileAnotherIsAway_Waits(t *testing.T) {
 	t.Parallel()
 	drained, funded := foreign(t), foreign(t)
 	w := setup(t, drained, funded)
 	drained.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+	w.fleet.remove(funded)
 	id := w.post(1)
 	w.consume()
-	require.Equal(t, funded.URL(), w.reaches(id, relay.Submitted).Relayer)
-	funded.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
-	require.NotEmpty(t, w.reaches(w.post(2), relay.Failed).Reason)
-	w.drained()
-	require.Equal(t, 2, drained.Calls(upstreamtest.Submit))
-	require.Equal(t, 2, funded.Calls(upstreamtest.Submit))
-
-	// One that is only away has not rejected it.
-	funded.Fail(upstreamtest.Submit, nil)
-	w.fleet.remove(funded)
-	id = w.post(3)
-	require.Eventually(t, func() bool { return drained.Calls(upstreamtest.Submit) >= 4 }, 40*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return drained.Calls(upstreamtest.Submit) >= 2 }, 40*time.Second, 10*time.Millisecond)
 	require.False(t, w.reaches(id, relay.Queued).Status.Final())
 	w.fleet.restore()
 	require.Equal(t, funded.URL(), w.reaches(id, relay.Submitted).Relayer)
 }
 
-// The settings of one relayer process may be wrong while others of its scope take the transaction.
-func TestConsumer_RejectedByOneOfAScope_NextRelayer(t *testing.T) {
-	t.Parallel()
-	wrong := ours(t, nil)
-	right := ours(t, nil)
-	w := setup(t, wrong, right)
-	wrong.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
-	id := w.post(1)
-	w.consume()
-	require.Equal(t, right.URL(), w.reaches(id, relay.Submitted).Relayer)
-	right.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
-	require.NotEmpty(t, w.reaches(w.post(2), relay.Failed).Reason)
-	w.drained()
-	require.Equal(t, 2, wrong.Calls(upstreamtest.Submit))
-	require.Equal(t, 2, right.Calls(upstreamtest.Submit))
+// A rejection after an unknown outcome is not believed while the earlier request may be on its way; its repetitions do not extend that.
+func TestConsumer_RejectedAfterUnknown_FailsOnceSettled(t *testing.T) {
+	for name, code := range map[string]int{"rejected": http.StatusBadRequest, "not done first": http.StatusTooManyRequests} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := ours(t, nil)
+			w := setup(t, r)
+			var calls atomic.Int32
+			r.Fail(upstreamtest.Submit, func(c *upstreamtest.Call) {
+				switch n := calls.Add(1); {
+				case n == 1:
+					upstreamtest.Drop(c)
+				case n < 4:
+					upstreamtest.Error(code)(c)
+				default:
+					upstreamtest.Error(http.StatusBadRequest)(c)
+				}
+			})
+			id := w.post(1)
+			w.consume()
+			w.reaches(id, relay.Failed)
+			w.drained()
+			require.Empty(t, r.Transactions())
+		})
+	}
 }
 
 // One that stays away is not waited for without end.

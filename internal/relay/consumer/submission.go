@@ -62,8 +62,8 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		return s.accepted(ctx, choice.Route, &result.Transaction), false
 	case upstream.Rejected:
 		if resumed && time.Since(s.tx.QuietSince) < s.cfg.Settled {
-			// The earlier request may still be on its way, and be accepted.
-			return s.asked(ctx, afterUnknown), false
+			// The earlier request may still be on its way, and be accepted. This one has an answer.
+			return s.release(ctx, afterUnknown), false
 		}
 		log.Info("transaction rejected", "err", result.Reason)
 		if s.rejected = append(s.rejected, choice.Route.Relayer); s.othersAsked(choice.Route, resumed) {
@@ -73,7 +73,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	case upstream.NotDone:
 		log.Info("relayer did not take a transaction", "err", result.Reason)
 		if resumed { // it proves nothing about the earlier request
-			return s.asked(ctx, max(afterUnknown, result.RetryAfter)), false
+			return s.release(ctx, max(afterUnknown, result.RetryAfter)), false
 		}
 		return s.requeue(ctx, choice.Route, result.Reason)
 	case upstream.Unknown:
@@ -251,7 +251,8 @@ func (s *submission) asked(ctx context.Context, after time.Duration) queue.Verdi
 	return s.giveBack(ctx, true, after)
 }
 
-// release gives the lease back after no request, so that the next delivery of the message goes on.
+// release gives the lease back after no request, or one that a relayer certainly did not take, so that the next delivery of the message
+// goes on.
 func (s *submission) release(ctx context.Context, after time.Duration) queue.Verdict {
 	return s.giveBack(ctx, false, after)
 }
