@@ -48,7 +48,7 @@ dev: ## Run a whole cluster on this machine, with its data in build/dev
 # takes a tenth of its time.
 PROCESSORS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN || echo 2)
 GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 25m -p $(PROCESSORS) -parallel $$((2 * $(PROCESSORS))) -toolexec 'env GOGC=400'
-# The race detector multiplies processor time by three to seven, so these packages run without it: those whose tests drive
+# The race detector multiplies processor time by up to seven, so these packages run without it: those whose tests drive
 # processes, which do not have it; and those that spend their time on Postgres, in one goroutine, or in simulated clusters. make
 # soak runs IN_PROCESS with it. Those that take longest are first.
 IN_PROCESS := $(addprefix ./internal/relayer/,tracker modeltest admin service keymonitor store) ./cmd/rollcall \
@@ -64,8 +64,8 @@ test: ## Run every test, most of them with the race detector
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-race test-processes
 
 # With the race detector a program, and each process of a test, waits a second at its end for other goroutines' reports: GORACE
-# switches that off. A race fails the test all the same. Checks of unsafe pointers, which our code has none of, take a tenth of the
-# processor time: they are off. Both kinds run at once, because tests of processes wait much.
+# switches that off. A race fails the test all the same. Checks of unsafe pointers, which our code has none of, take 5 to 13 % of
+# the processor time: they are off. Both kinds run at once, because tests of processes wait much.
 RACE := GORACE=atexit_sleep_ms=0 scripts/progress.sh 60 'testing' $(GO_TEST) -race -gcflags=all=-d=checkptr=0
 test-race:
 	@status=0; \

@@ -66,7 +66,7 @@ type member struct {
 	success        float64    // 0 to 1
 	sampledAt      time.Time
 	faults         int // in a row
-	rejections     int // in a row, that the relayer's own account or policy may be the reason of
+	rejections     int // in a row
 	pausedUntil    time.Time
 }
 
@@ -336,8 +336,8 @@ func (m *member) returned(r *upstream.Result, flight *list.Element) {
 		m.pausedUntil = now.Add(max(pause, r.RetryAfter))
 		success /= 2
 	case r.Outcome == upstream.Rejected:
-		// Its own balance, policy or settings may be the reason, and it must not attract more because it rejects fast. It is not paused, because
-		// a client's invalid requests would pause all relayers.
+		// Its own balance, policy or settings may be the reason, and it must not attract more because it rejects fast. It is not paused,
+		// because a client's invalid requests would pause all relayers.
 		success /= 2
 		m.rejections++
 	default:

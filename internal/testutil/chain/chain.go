@@ -41,7 +41,7 @@ func Leftovers() []goleak.Option {
 		goleak.IgnoreAnyFunction("github.com/ethereum/go-ethereum/eth/filters.(*FilterAPI).NewHeads.func1"),
 		// One for each chain, of the empty database of peers: it ends within 30 s.
 		goleak.IgnoreAnyFunction("github.com/syndtr/goleveldb/leveldb.(*DB).mpoolDrain"),
-		// Those that build a block. They go on for a moment after their node has closed, on a busy machine.
+		// The miner's, and those that it starts for a block. On a busy machine it finishes the block after its node has closed.
 		goleak.IgnoreAnyFunction("github.com/ethereum/go-ethereum/miner.(*Miner).buildPayload.func1"),
 		goleak.IgnoreAnyFunction("github.com/ethereum/go-ethereum/core/state.(*subfetcher).loop"),
 	}
