@@ -20,7 +20,8 @@ INLINED := std github.com/rollcall-dev/... github.com/jackc/... github.com/decre
 	$(addprefix google.golang.org/protobuf/,proto internal/impl internal/order encoding/protowire reflect/protoreflect) \
 	$(addprefix go.opentelemetry.io/otel/,attribute/... semconv/...)
 NOT_INLINED := crypto/tls crypto/x509/... database/sql/... $(addprefix encoding/,asn1 csv gob pem xml) flag html/... log/... mime/... \
-	net net/mail net/rpc os/exec os/user path/... regexp/... text/...
+	net net/mail net/rpc os/exec os/user path/... regexp/... text/... \
+	$(addprefix github.com/rollcall-dev/rollcall/,cmd/... internal/cli/... internal/platform/config/... internal/platform/pki/...)
 GCFLAGS := -gcflags=all=-l $(INLINED:%=-gcflags=%=) $(NOT_INLINED:%=-gcflags=%=-l)
 # The Go that scripts/setup.sh had to fetch, if so.
 export PATH := $(CURDIR)/build/go/bin:$(PATH)
