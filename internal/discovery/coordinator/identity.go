@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -123,6 +124,29 @@ func (n *Node) checkCluster(answers map[raft.ServerID]*rollcallv1.DescribeRespon
 	own := n.identity()
 	for id, d := range answers {
 		if d.Cluster != "" && d.Cluster != own && (d.Leader || d.LeaderAddress != "") {
+			return &otherClusterError{own: own, peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
+		}
+	}
+	return nil
+}
+
+// checkRivals returns an error if this node is the only voter of its cluster, as after a restore, and a peer leads another cluster
+// that has several members, or that was restored later. Otherwise the leaders would replace each other's live set in Redis for ever. A
+// cluster of several voters never ends for a peer.
+func (n *Node) checkRivals(servers []raft.Server, answers map[raft.ServerID]*rollcallv1.DescribeResponse) error {
+	own := n.identity()
+	if slices.ContainsFunc(servers, func(s raft.Server) bool { return s.Suffrage == raft.Voter && string(s.ID) != n.cfg.ID }) {
+		return nil
+	}
+	members := map[string]int{}
+	for _, d := range answers {
+		if !d.Rejoining {
+			members[d.Cluster]++
+		}
+	}
+	for id, d := range answers {
+		// The identity of a restored cluster is its name and the time of the restore.
+		if d.Leader && d.Cluster != own && (members[d.Cluster] > 1 || d.Cluster > own) {
 			return &otherClusterError{own: own, peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
 		}
 	}

@@ -156,6 +156,47 @@ func TestRestore_PeerKeepsTheFormerLog(t *testing.T) {
 	}
 }
 
+// An operator restores a snapshot on several nodes and starts them at once. The cluster that was restored last must remain, and the
+// others join it with empty folders.
+func TestRestore_OnSeveralNodes_OneClusterRemains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		c.register("a")
+		leader, _ := c.leader()
+		snapshot := c.takeSnapshot(leader)
+		for _, p := range c.peers {
+			c.stop(p.ID)
+		}
+		folders, restored := t.TempDir(), map[string]uint64{}
+		for _, p := range c.peers {
+			restored[p.ID] = c.restore(p.ID, filepath.Join(folders, p.ID), snapshot).Epoch
+			time.Sleep(time.Second) // in the test's own time; the identities differ by the second
+		}
+		for _, p := range c.peers {
+			c.net.Isolate(p.ID) // they must not refuse to start
+		}
+		for _, p := range c.peers {
+			c.start(p.ID, c.open(filepath.Join(folders, p.ID)))
+		}
+		for _, p := range c.peers {
+			c.await(p.ID+" leads", func() bool { return c.nodes[p.ID].Directory().State().Epoch() > restored[p.ID] })
+		}
+		c.net.Heal()
+		for _, id := range []string{"c1", "c2"} {
+			c.await(id+" ends", func() bool { return len(c.nodes[id].done) > 0 })
+			require.ErrorContains(t, <-c.nodes[id].done, "Stop the coordinators of the one that you give up, empty their data folders")
+			delete(c.nodes, id)
+		}
+		c.wipe("c1")
+		c.wipe("c2")
+		for id := range c.nodes {
+			c.await(id+" votes", func() bool { return c.suffrage(id) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
+			c.await(id+" is restored", func() bool { return len(c.ids(id)) == 1 })
+		}
+		require.Equal(t, c.storedIdentity("c3"), c.storedIdentity("c1"))
+	})
+}
+
 // The restored epoch must exceed that of an earlier restore of the same file, and never be lower than the file's own.
 func TestRestore_EpochAndIndexGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
