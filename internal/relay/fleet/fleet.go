@@ -193,6 +193,12 @@ func (f *Fleet) Besides(ids []string) bool {
 	return slices.ContainsFunc(f.list(), func(m *member) bool { return m.usable() && !slices.Contains(ids, m.id) })
 }
 
+// Elsewhere reports whether a relayer that has another idempotency scope, or none, could be chosen now.
+func (f *Fleet) Elsewhere(scope string) bool {
+	now := time.Now()
+	return slices.ContainsFunc(f.list(), func(m *member) bool { return m.suits(consumer.Want{}, now) && m.scope() != scope })
+}
+
 // maxLeft bounds the relayers that are remembered after they have left.
 const maxLeft = 256
 

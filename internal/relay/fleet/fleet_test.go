@@ -669,6 +669,24 @@ func TestSharing_RelayerIsGone_FindsItsScopeAndItsNewURL(t *testing.T) {
 	require.Empty(t, urls(relay.Route{Relayer: "b", URL: w.relayers["b"].URL(), Scope: "scope-of-b"}), "the route's own")
 }
 
+// Only a relayer that can be chosen now, and has another scope, can take what is withdrawn.
+func TestElsewhere_OnlyAnotherScopeThatIsUsable(t *testing.T) {
+	t.Parallel()
+	w := setup(t, three)
+	require.Eventually(t, func() bool { return w.Besides([]string{"a", "c"}) }, 20*time.Second, 5*time.Millisecond)
+	require.True(t, w.Elsewhere("scope-of-b"), "a and c have none")
+	require.True(t, w.Elsewhere("another"))
+	for _, id := range []string{"a", "c"} {
+		require.NoError(t, w.redis.Client().SRem(t.Context(), "relayer:active", id).Err())
+		w.becomes(false, id)
+	}
+	require.False(t, w.Elsewhere("scope-of-b"))
+	require.True(t, w.Elsewhere("another"))
+	w.relayers["b"].Fail(upstreamtest.Submit, upstreamtest.Drop)
+	require.Equal(t, "b", w.submit(t.Context()))
+	require.False(t, w.Elsewhere("another"), "its breaker is open")
+}
+
 func TestFleet_FollowsRedis(t *testing.T) {
 	t.Parallel()
 	w := setup(t, three, func(c *fleet.Config) { c.URLTemplate = "http://127.0.0.1:{N}" })

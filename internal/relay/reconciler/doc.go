@@ -5,9 +5,9 @@
 // answer is applied like a webhook. A transaction that no relayer has accepted for five minutes is queued again, in case its
 // message was lost; a second message does no harm. Reports that came before their transaction are matched.
 //
-// A transaction that its relayer has accepted and not sent after five minutes is withdrawn: the relayer is asked to cancel it,
-// and once it reports that it has, without a hash, the transaction returns to the queue with another idempotency key. That takes
-// a relayer with idempotency keys: at another one the transaction becomes unknown.
+// A transaction that its relayer has accepted and not sent after five minutes is withdrawn: the relayer is asked to cancel it, and
+// once it reports that it has, the transaction returns to the queue with another idempotency key. That takes a usable relayer outside
+// the scope; without one the transaction stays where it is. At a relayer without idempotency keys it becomes unknown.
 //
 // If that relayer does not answer, or is gone, others are asked that can have the transaction: the service's relayer under its new
 // URL, and relayers of the same idempotency scope, which share a database. A relayer that does not answer is asked once a round. If
@@ -19,5 +19,5 @@
 //
 // # What is not guaranteed
 //
-// A relayer that reports a transaction as canceled, without a hash, and sends it nevertheless makes it execute twice.
+// A relayer with idempotency keys that reports a transaction as canceled, and executes it nevertheless, makes it execute twice.
 package reconciler

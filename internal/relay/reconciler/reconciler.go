@@ -27,6 +27,7 @@ type Store interface {
 	Apply(ctx context.Context, reports []relay.Update) ([]store.Applied, error)
 	MatchReports(ctx context.Context) (removed int, err error)
 	Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (bool, error)
+	Leave(ctx context.Context, id uuid.UUID, relayerTx string) error
 	Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string) (bool, error)
 	Purge(ctx context.Context, history time.Duration, limit int) (deleted int, err error)
 }
@@ -49,11 +50,14 @@ type Config struct {
 	// Witnesses returns the relayers that can be asked about a route's transaction, the most certain one first: the route's own
 	// relayer, the live one of the same service under another URL, and live ones of the same idempotency scope.
 	Witnesses func(relay.Route) []Witness
+	// Elsewhere reports whether a relayer outside an idempotency scope can take transactions now.
+	Elsewhere func(scope string) bool
 	// Queued is called after transactions were queued again. Default: nothing.
 	Queued func()
 	// Interval is how often silent transactions are looked for. Default 5 s.
 	Interval time.Duration
-	// Withdraw is after how long a transaction that its relayer has accepted and not sent is taken back. Default 5 min.
+	// Withdraw is after how long a transaction that its relayer has accepted and not sent is taken back, if it can be sent elsewhere.
+	// Default 5 min.
 	Withdraw time.Duration
 	// History is how long final transactions are kept. Default: for ever.
 	History time.Duration
@@ -202,10 +206,17 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 		log.Info("relayer not asked", "err", err)
 		return r.away(ctx, &d, log)
 	}
-	if swallowed(&got) && d.AtRelayer > r.cfg.Withdraw {
-		if d.Scope == "" {
-			return r.unsent(ctx, &d, log)
+	switch {
+	case !swallowed(&got):
+		if d.Withdrawing && !got.IsCanceled {
+			if err := r.cfg.Store.Leave(ctx, d.ID, d.RelayerTx); err != nil {
+				return err
+			}
 		}
+	case d.AtRelayer <= r.cfg.Withdraw:
+	case d.Scope == "":
+		return r.unsent(ctx, &d, log)
+	case r.cfg.Elsewhere(d.Scope): // in its own scope it would wait again, behind the others
 		if got, at, err = r.withdraw(ctx, &d, relayer, ref, log); err != nil {
 			return err
 		}

@@ -56,6 +56,7 @@ func setup(t *testing.T, edit ...func(*Config)) *world {
 	cfg := Config{
 		Store: w.Store, Interval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		Witnesses: func(to relay.Route) []Witness { return []Witness{{w.client, w.route.URL}} },
+		Elsewhere: func(string) bool { return true },
 	}
 	for _, e := range edit {
 		e(&cfg)
@@ -342,6 +343,24 @@ func TestReconciler_RelayerSwallowsTheTransaction_IsQueuedAgain(t *testing.T) {
 	require.Equal(t, relay.Queued, w.reaches(id, relay.Queued).Status)
 }
 
+// Where only relayers of its own scope are live, a transaction stays there: its pool may be full or paused.
+func TestReconciler_NoOtherScope_LeavesItAtItsRelayer(t *testing.T) {
+	var elsewhere atomic.Bool
+	w := setup(t, func(c *Config) {
+		c.Elsewhere = func(scope string) bool { require.Equal(t, "0123456789abcdef", scope); return elsewhere.Load() }
+	})
+	w.relayer.Fail(upstreamtest.Submit, upstreamtest.AcceptAndForget)
+	id, _ := w.submitted()
+	_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET submitted_at = submitted_at - interval '1 hour'`)
+	require.NoError(t, err)
+	asked := w.relayer.Calls(upstreamtest.Get)
+	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Get) > asked+2 })
+	require.Zero(t, w.relayer.Calls(upstreamtest.Cancel))
+	require.Equal(t, relay.Submitted, w.reads(id).Status)
+	elsewhere.Store(true)
+	w.dueUntil(func() bool { return w.reads(id).Status == relay.Queued })
+}
+
 // A relayer without idempotency keys may send a transaction that it reports as canceled: no other one gets it.
 func TestReconciler_ForeignRelayerSwallowsTheTransaction_IsParked(t *testing.T) {
 	w := setup(t, func(c *Config) { c.Withdraw = 100 * time.Millisecond })
@@ -424,10 +443,22 @@ func TestReconciler_SentWhileWithdrawn_StaysAtItsRelayer(t *testing.T) {
 		w.relayer.Advance(t, relayerTx, "submitted")
 		c.Do(c.ResponseWriter)
 	})
-	require.Eventually(t, func() bool {
-		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
-		return err == nil && w.relayer.Calls(upstreamtest.Cancel) > 0
-	}, 40*time.Second, 20*time.Millisecond)
+	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Cancel) > 0 })
 	w.relayer.Advance(t, relayerTx, "confirmed")
 	w.confirmedByChecks(id)
+}
+
+// A relayer that refuses to cancel a transaction, and sends it, keeps it for good: a later cancellation is an operator's.
+func TestReconciler_CancellationRefused_LeavesItAtItsRelayer(t *testing.T) {
+	w := setup(t, func(c *Config) { c.Withdraw = 100 * time.Millisecond })
+	id, relayerTx := w.submitted()
+	w.relayer.Fail(upstreamtest.Cancel, upstreamtest.Error(500))
+	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Cancel) > 0 })
+	w.relayer.Advance(t, relayerTx, "submitted")
+	w.dueUntil(func() bool {
+		var withdrawing bool
+		require.NoError(t, w.db.QueryRow(t.Context(), `SELECT withdrawing FROM relay_transactions WHERE id = $1`, id).Scan(&withdrawing))
+		return !withdrawing
+	})
+	require.Equal(t, relay.Submitted, w.reads(id).Status)
 }

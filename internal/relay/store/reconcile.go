@@ -24,6 +24,8 @@ type Due struct {
 	Silence time.Duration
 	// AtRelayer is how long ago a relayer accepted it; 0 if none has.
 	AtRelayer time.Duration
+	// Withdrawing is whether its relayer was to be asked to cancel it.
+	Withdrawing bool
 }
 
 // TakeDue returns up to limit transactions that nothing was heard of for too long, and postpones their next check. Several
@@ -32,7 +34,7 @@ func (s *Store) TakeDue(ctx context.Context, limit int) ([]Due, error) {
 	rows, err := s.db.Query(ctx, `UPDATE relay_transactions t SET checks = checks + 1,
 			check_at = now() + (CASE WHEN status IN ('queued', 'submitting') THEN $2::interval ELSE $3::interval END) * 2 ^ LEAST(checks, $4)
 		WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions WHERE open AND check_at <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
-		RETURNING `+columns+`, now() - GREATEST(updated_at, reported_at) AS silence, coalesce(now() - submitted_at, '0') AS at_relayer`,
+		RETURNING `+columns+`, now() - GREATEST(updated_at, reported_at) AS silence, coalesce(now() - submitted_at, '0') AS at_relayer, withdrawing`,
 		limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings)
 	if err != nil {
 		return nil, fmt.Errorf("take due transactions: %w", err)
@@ -40,13 +42,14 @@ func (s *Store) TakeDue(ctx context.Context, limit int) ([]Due, error) {
 	due, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (d Due, err error) {
 		one, err := pgx.RowToStructByName[struct {
 			row
-			Silence   time.Duration `db:"silence"`
-			AtRelayer time.Duration `db:"at_relayer"`
+			Silence     time.Duration `db:"silence"`
+			AtRelayer   time.Duration `db:"at_relayer"`
+			Withdrawing bool          `db:"withdrawing"`
 		}](r)
 		if err != nil {
 			return d, err
 		}
-		d.Checks, d.Silence, d.AtRelayer = one.Checks, one.Silence, one.AtRelayer
+		d.Checks, d.Silence, d.AtRelayer, d.Withdrawing = one.Checks, one.Silence, one.AtRelayer, one.Withdrawing
 		d.Transaction, err = one.transaction()
 		return d, err
 	})
@@ -67,8 +70,8 @@ func (s *Store) Enqueue(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-// Withdraw marks a transaction whose relayer is to be asked to cancel it: if it does so, and has not sent it, the transaction
-// returns to the queue. It reports whether the transaction is still at that relayer without a hash.
+// Withdraw marks a transaction whose relayer is to be asked to cancel it: once it has, the transaction returns to the queue.
+// Withdraw reports whether the transaction is still at that relayer without a hash.
 func (s *Store) Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (bool, error) {
 	tag, err := s.db.Exec(ctx, `UPDATE relay_transactions SET withdrawing = true
 		WHERE id = $1 AND relayer_tx = $2 AND status = 'submitted' AND tx_hash IS NULL`, id, relayerTx)
@@ -76,6 +79,15 @@ func (s *Store) Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (b
 		return false, fmt.Errorf("withdraw a transaction: %w", err)
 	}
 	return tag.RowsAffected() > 0, nil
+}
+
+// Leave removes the mark of Withdraw: the relayer has sent the transaction, and does not cancel it. A later cancellation is an
+// operator's.
+func (s *Store) Leave(ctx context.Context, id uuid.UUID, relayerTx string) error {
+	if _, err := s.db.Exec(ctx, `UPDATE relay_transactions SET withdrawing = false WHERE id = $1 AND relayer_tx = $2`, id, relayerTx); err != nil {
+		return fmt.Errorf("leave a transaction at its relayer: %w", err)
+	}
+	return nil
 }
 
 // Lose makes a transaction unknown whose relayer had accepted it, and does not have it any more or does not send it. It may have

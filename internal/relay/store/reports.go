@@ -28,8 +28,8 @@ const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined'
 
 // applySQL returns the end of a statement that applies the rows of "asked" (n, tx, relayer_tx, status, reason, tx_hash, revision,
 // at, digest), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks, because
-// the relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled without having sent it, returns to
-// the queue.
+// the relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled, returns to the queue. The report may
+// have the hash of a no-op: the relayer had given the transaction a nonce, which the no-op has used.
 //
 // A report that contains another call, such as a no-op that took the nonce, is believed if its hash is one that the row had before:
 // OpenZeppelin's relayer writes the no-op's call before its hash. Otherwise the hash is not the transaction's, and confirmed becomes
@@ -52,7 +52,7 @@ func applySQL(enqueueRequeued string) string {
 			ORDER BY m.id, revision DESC, at DESC NULLS LAST, ` + fmt.Sprintf(rank, "status") + ` DESC
 		), locked AS MATERIALIZED (
 			SELECT t.id, e.status, e.reason, e.tx_hash, a.revision, coalesce(a.at, now()) AS at,
-				t.withdrawing AND e.status = 'canceled' AND a.tx_hash IS NULL AND t.tx_hash IS NULL AS withdrawn,
+				t.withdrawing AND t.scope <> '' AND e.status = 'canceled' AS withdrawn,
 				(t.status, t.status_reason) <> (e.status, e.reason) OR e.tx_hash IS DISTINCT FROM t.tx_hash AND e.tx_hash IS NOT NULL AS visible
 			FROM newest a JOIN relay_transactions t ON t.id = a.id
 			CROSS JOIN LATERAL (SELECT coalesce(a.digest <> t.digest, false) AND (a.tx_hash IS NULL OR a.tx_hash IS DISTINCT FROM t.tx_hash
@@ -72,7 +72,7 @@ func applySQL(enqueueRequeued string) string {
 			FROM locked l WHERE t.id = l.id AND NOT l.visible
 		), requeued AS (
 			UPDATE relay_transactions t SET status = 'queued', status_reason = 'withdrawn from ' || t.relayer, relayer = '', relayer_url = '',
-				relayer_id = '', scope = '', relayer_tx = NULL, reported_revision = 0, reported_at = '-infinity', outstanding = false,
+				relayer_id = '', scope = '', relayer_tx = NULL, tx_hash = NULL, reported_revision = 0, reported_at = '-infinity', outstanding = false,
 				submitted_at = NULL, withdrawing = false, withdrawn = t.withdrawn + 1, revision = t.revision + 1, updated_at = now(),
 				check_at = now() + $1::interval, checks = 0
 			FROM locked l WHERE t.id = l.id AND l.visible AND l.withdrawn RETURNING t.*

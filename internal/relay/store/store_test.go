@@ -393,15 +393,35 @@ func TestApply_OtherCall(t *testing.T) {
 	require.Equal(t, relay.Unknown, f.read(early.ID).Status, "a kept report")
 }
 
-// A relayer that was asked to cancel a transaction, and reports a no-op's hash, may have sent it: it does not return to the queue.
-func TestApply_WithdrawnByANoOp_IsCanceled(t *testing.T) {
+// A relayer that was asked to cancel a transaction may have given it a nonce, or have sent it: a no-op takes the nonce.
+func TestApply_WithdrawnByANoOp_IsQueuedAgain(t *testing.T) {
+	for name, sent := range map[string]*common.Hash{"a no-op takes its nonce": nil, "it was sent meanwhile": {8}} {
+		t.Run(name, func(t *testing.T) {
+			f := setup(t)
+			tx := f.submitted("shop", "r1")
+			ok, err := f.Withdraw(t.Context(), tx.ID, "r1")
+			require.NoError(t, err)
+			require.True(t, ok)
+			if sent != nil {
+				f.apply(relay.Update{RelayerTx: "r1", Status: relay.Submitted, Hash: sent, Revision: 4})
+			}
+			other := &relay.Call{To: common.Address{2}, Value: new(big.Int)}
+			f.apply(relay.Update{RelayerTx: "r1", Status: relay.Canceled, Hash: &common.Hash{9}, Revision: 5, Call: other})
+			got := f.read(tx.ID)
+			require.Equal(t, relay.Queued, got.Status)
+			require.Nil(t, got.Hash)
+		})
+	}
+}
+
+// A cancellation that the relay path has not asked for ends the transaction, also if it wanted to ask before.
+func TestApply_CanceledAfterLeave_IsCanceled(t *testing.T) {
 	f := setup(t)
 	tx := f.submitted("shop", "r1")
-	ok, err := f.Withdraw(t.Context(), tx.ID, "r1")
+	_, err := f.Withdraw(t.Context(), tx.ID, "r1")
 	require.NoError(t, err)
-	require.True(t, ok)
-	other := &relay.Call{To: common.Address{2}, Value: new(big.Int)}
-	f.apply(relay.Update{RelayerTx: "r1", Status: relay.Canceled, Hash: &common.Hash{9}, Revision: 5, Call: other})
+	require.NoError(t, f.Leave(t.Context(), tx.ID, "r1"))
+	f.apply(relay.Update{RelayerTx: "r1", Status: relay.Canceled, Hash: &common.Hash{9}, Revision: 5})
 	require.Equal(t, relay.Canceled, f.read(tx.ID).Status)
 }
 
