@@ -215,7 +215,8 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 		Settled: 3 * c.Relayers.Timeout, Tracer: tracer, Registerer: reg, Logger: log,
 	})
 	reconcile := reconciler.New(reconciler.Config{
-		Store: s.store, Queued: s.queue.Notify, Elsewhere: relayers.Elsewhere, History: c.History, Registerer: reg, Logger: log,
+		Store: s.store, Queued: s.queue.Notify, Answering: relayers.Answering, Elsewhere: relayers.Elsewhere,
+		History: c.History, Registerer: reg, Logger: log,
 		Witnesses: func(at relay.Route) (witnesses []reconciler.Witness) {
 			if client := relayers.Client(at); client != nil {
 				witnesses = append(witnesses, reconciler.Witness{Relayer: client, URL: at.URL})

@@ -193,6 +193,11 @@ func (f *Fleet) Besides(ids []string) bool {
 	return slices.ContainsFunc(f.list(), func(m *member) bool { return m.usable() && !slices.Contains(ids, m.id) })
 }
 
+// Answering reports whether any relayer has answered this process lately.
+func (f *Fleet) Answering() bool {
+	return slices.ContainsFunc(f.list(), func(m *member) bool { return !m.silent() })
+}
+
 // Elsewhere reports whether a relayer that has another idempotency scope, or none, could be chosen now.
 func (f *Fleet) Elsewhere(scope string) bool {
 	now := time.Now()

@@ -685,6 +685,9 @@ func TestElsewhere_OnlyAnotherScopeThatIsUsable(t *testing.T) {
 	w.relayers["b"].Fail(upstreamtest.Submit, upstreamtest.Drop)
 	require.Equal(t, "b", w.submit(t.Context()))
 	require.False(t, w.Elsewhere("another"), "its breaker is open")
+	require.True(t, w.Answering())
+	w.relayers["b"].Refuse()
+	require.Eventually(t, func() bool { return !w.Answering() }, 20*time.Second, 5*time.Millisecond)
 }
 
 func TestFleet_FollowsRedis(t *testing.T) {

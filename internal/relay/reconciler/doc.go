@@ -10,8 +10,8 @@
 // the scope; without one the transaction stays where it is. At a relayer without idempotency keys it becomes unknown.
 //
 // If that relayer does not answer, or is gone, others are asked that can have the transaction: the service's relayer under its new
-// URL, and relayers of the same idempotency scope, which share a database. A relayer that does not answer is asked once a round. If
-// none answers, the next check comes later, an alert counts what stays silent, and after half an hour the transaction becomes
+// URL, and relayers of the same idempotency scope, which share a database. A relayer that does not answer is asked once a round. A
+// process that no relayer answers leaves the transactions to the others. If no relayer answers, the next check comes later, an alert counts what stays silent, and after half an hour the transaction becomes
 // unknown. So does one that its relayer does not have in two checks. The checks go on, and so does the transaction if a relayer
 // has it after all; otherwise an operator ends it.
 //

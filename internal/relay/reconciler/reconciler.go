@@ -22,7 +22,7 @@ import (
 
 // Store is the part of the store that a reconciler calls.
 type Store interface {
-	TakeDue(ctx context.Context, limit int) ([]store.Due, error)
+	TakeDue(ctx context.Context, limit int, since time.Duration) ([]store.Due, error)
 	Enqueue(ctx context.Context, ids []uuid.UUID) error
 	Apply(ctx context.Context, reports []relay.Update) ([]store.Applied, error)
 	MatchReports(ctx context.Context) (removed int, err error)
@@ -50,6 +50,9 @@ type Config struct {
 	// Witnesses returns the relayers that can be asked about a route's transaction, the most certain one first: the route's own
 	// relayer, the live one of the same service under another URL, and live ones of the same idempotency scope.
 	Witnesses func(relay.Route) []Witness
+	// Answering reports whether any relayer answers this process. Default: always. While none does, the process leaves transactions to
+	// others, because the fault may be its own.
+	Answering func() bool
 	// Elsewhere reports whether a relayer outside an idempotency scope can take transactions now.
 	Elsewhere func(scope string) bool
 	// Queued is called after transactions were queued again. Default: nothing.
@@ -83,6 +86,9 @@ func New(cfg Config) *Reconciler {
 	cfg.Away = cmp.Or(cfg.Away, 30*time.Minute)
 	cfg.Overdue = cmp.Or(cfg.Overdue, 5*time.Minute)
 	cfg.Withdraw = cmp.Or(cfg.Withdraw, 5*time.Minute)
+	if cfg.Answering == nil {
+		cfg.Answering = func() bool { return true }
+	}
 	if cfg.Queued == nil {
 		cfg.Queued = func() {}
 	}
@@ -96,6 +102,9 @@ const (
 	page = 200
 	// purgeInterval and purgePage are how often old transactions are deleted, and how many at a time.
 	purgeInterval, purgePage = time.Minute, 5000
+	// leftToOthers is for how long a process that no relayer answers leaves a due transaction to other processes: their next rounds take
+	// it. If no relayer answers any process, it is a check without an answer.
+	leftToOthers = 30 * time.Second
 	// checksUntilLost is how many checks in a row must not find a transaction until it counts as lost.
 	checksUntilLost = 2
 	// checksUntilAway is how many checks in a row no relayer must answer, beside the time of Config.Away, until a transaction becomes
@@ -135,7 +144,11 @@ func (r *Reconciler) round(ctx context.Context) error {
 	}
 	silent := &sync.Map{}
 	for {
-		due, err := r.cfg.Store.TakeDue(ctx, page)
+		var since time.Duration
+		if !r.cfg.Answering() {
+			since = leftToOthers
+		}
+		due, err := r.cfg.Store.TakeDue(ctx, page, since)
 		if err == nil {
 			err = r.reconcile(ctx, due, silent)
 		}

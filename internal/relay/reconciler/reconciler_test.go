@@ -204,6 +204,35 @@ func TestReconciler_NoRelayerAnswersForLong_IsUnknownUntilOneDoes(t *testing.T) 
 	}
 }
 
+// A process that reaches no relayer leaves transactions to others: its own failures must not make them unknown.
+func TestReconciler_NothingAnswersThisProcess_LeavesTransactionsToOthers(t *testing.T) {
+	rounds := &counting{}
+	w := setup(t, func(c *Config) {
+		c.Answering = func() bool { return false }
+		rounds.Store, c.Store = c.Store, rounds
+	})
+	w.submitted()
+	for late, taken := range map[string]bool{"10s": false, "1m": true} { // no other process has taken it for a minute
+		asked := w.relayer.Calls(upstreamtest.Get)
+		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - $1::interval`, late)
+		require.NoError(t, err)
+		begun := rounds.begun.Load()
+		require.Eventually(t, func() bool { return rounds.begun.Load() > begun+3 }, 40*time.Second, 5*time.Millisecond)
+		require.Equal(t, taken, w.relayer.Calls(upstreamtest.Get) > asked, late)
+	}
+}
+
+// counting counts the rounds of a reconciler.
+type counting struct {
+	Store
+	begun atomic.Int64
+}
+
+func (c *counting) MatchReports(ctx context.Context) (int, error) {
+	c.begun.Add(1)
+	return c.Store.MatchReports(ctx)
+}
+
 // Checks that a relayer answers count for nothing, also if nothing is new: a later failure is the first one.
 func TestReconciler_NothingNew_IsNoMissedCheck(t *testing.T) {
 	var w *world

@@ -29,13 +29,13 @@ type Due struct {
 }
 
 // TakeDue returns up to limit transactions that nothing was heard of for too long, and postpones their next check. Several
-// reconcilers get different ones.
-func (s *Store) TakeDue(ctx context.Context, limit int) ([]Due, error) {
+// reconcilers get different ones. One that leaves them to the others gets only those that have been due for the given time.
+func (s *Store) TakeDue(ctx context.Context, limit int, since time.Duration) ([]Due, error) {
 	rows, err := s.db.Query(ctx, `UPDATE relay_transactions t SET checks = checks + 1,
 			check_at = now() + (CASE WHEN status IN ('queued', 'submitting') THEN $2::interval ELSE $3::interval END) * 2 ^ LEAST(checks, $4)
-		WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions WHERE open AND check_at <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+		WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions WHERE open AND check_at <= now() - $5::interval ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
 		RETURNING `+columns+`, now() - GREATEST(updated_at, reported_at) AS silence, coalesce(now() - submitted_at, '0') AS at_relayer, withdrawing`,
-		limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings)
+		limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings, since)
 	if err != nil {
 		return nil, fmt.Errorf("take due transactions: %w", err)
 	}
