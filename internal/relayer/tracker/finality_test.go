@@ -3,11 +3,13 @@ package tracker_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -119,6 +121,51 @@ func TestMoveAnchor_Depth(t *testing.T) {
 			require.GreaterOrEqual(t, known.Anchor.Number, c.least)
 		})
 	}
+}
+
+// A block that only one of several endpoints has must not become the anchor, also if the others do not answer.
+func TestMoveAnchor_NoMajority_IsNotMoved(t *testing.T) {
+	for name, other := range map[string]evm.Anchor{
+		"others have another block": {Endpoint: "another", Block: evm.Header{Number: 1, Hash: common.Hash{9}}},
+		"others do not answer":      {Endpoint: "another", Err: errors.New("connection refused")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			others := &disputed{}
+			var head *atomic.Uint64
+			f := setup(t, 1, func(o *relayertest.Options) {
+				head = followed(o, func(c *tracker.Config) { others.Chain, c.Chain = c.Chain, others })
+			})
+			others.add.Store(&other)
+			before, err := f.Store.Chain(t.Context())
+			require.NoError(t, err)
+			f.commitTo(60, head)
+			require.Positive(t, others.asked.Load())
+			known, err := f.Store.Chain(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, before.Anchor, known.Anchor)
+			others.add.Store(nil)
+			f.commitTo(61, head)
+			known, err = f.Store.Chain(t.Context())
+			require.NoError(t, err)
+			require.Greater(t, known.Anchor.Number, before.Anchor.Number)
+		})
+	}
+}
+
+// disputed is a chain with another endpoint's answer.
+type disputed struct {
+	tracker.Chain
+	add   atomic.Pointer[evm.Anchor]
+	asked atomic.Int64
+}
+
+func (d *disputed) Anchors(ctx context.Context, number uint64, stragglers time.Duration) []evm.Anchor {
+	d.asked.Add(1)
+	anchors := d.Chain.Anchors(ctx, number, stragglers)
+	if a := d.add.Load(); a != nil {
+		anchors = append(anchors, *a)
+	}
+	return anchors
 }
 
 // A reorganization removes a block of final transactions. It is reported also if the new branch is shorter at first.

@@ -301,7 +301,8 @@ func (r *round) checkConfirmed(ctx context.Context) error {
 const anchorStep = 16
 
 // moveAnchor records a block by which the chain is recognized. A young chain needs one too, because development chains
-// restart with the same genesis block.
+// restart with the same genesis block. More than half of all endpoints must have the block: each later answer is compared with it,
+// so a false one would stop sending.
 func (r *round) moveAnchor(ctx context.Context) error {
 	depth := max(min(r.cfg.AnchorDepth, r.head.Number/2), r.cfg.Confirmations)
 	if r.head.Number <= depth {
@@ -326,11 +327,26 @@ func (r *round) moveAnchor(ctx context.Context) error {
 		return err
 	}
 	block := store.Block{Number: number, Hash: headers[0].Hash}
+	if have, all := r.countHaving(ctx, block); 2*have <= all {
+		r.cfg.Log.Debug("anchor not moved: no majority of the endpoints has the block", "number", number, "have", have, "endpoints", all)
+		return nil
+	}
 	if err := r.cfg.Store.MoveAnchor(ctx, r.keys[0].Generation, block); err != nil {
 		return err
 	}
 	r.anchor = block
 	return nil
+}
+
+// countHaving returns how many endpoints have a block, and how many there are.
+func (r *round) countHaving(ctx context.Context, b store.Block) (have, all int) {
+	anchors := r.cfg.Chain.Anchors(ctx, b.Number, slowNodeGrace)
+	for _, a := range anchors {
+		if a.Block.Hash == b.Hash {
+			have++
+		}
+	}
+	return have, len(anchors)
 }
 
 // anchorDue reports whether a block is far enough above the recorded anchor to replace it.
