@@ -94,8 +94,13 @@ func (im *serviceImport) run(ctx context.Context, recv func() (*rollcallv1.Impor
 		return fsm.Answer{}, err
 	}
 	answer, err := im.finish(ctx, true)
-	if _, stale := errors.AsType[*fsm.StaleEpochError](err); stale {
+	_, stale := errors.AsType[*fsm.StaleEpochError](err)
+	_, unknown := errors.AsType[*unknownError](err)
+	switch {
+	case stale:
 		return fsm.Answer{}, im.lostEpoch()
+	case err != nil && !unknown: // such as a full queue
+		im.drop(ctx)
 	}
 	return answer, err
 }

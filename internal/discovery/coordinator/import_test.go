@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -357,6 +358,44 @@ func TestImport_AbandonedIsDropped(t *testing.T) {
 		}
 		_, err := c.importAll("x")
 		require.NoError(t, err)
+	})
+}
+
+// The caller leaves while the last message waits for its turn. It was certainly not done, and nothing may stay staged.
+func TestImport_LastMessageNotProposed_IsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		c.register("a")
+		leader, _ := c.leader()
+		ctx, cancel := context.WithCancel(t.Context())
+		ids := make([]string, 50)
+		for i := range ids {
+			ids[i] = fmt.Sprintf("x%02d", i)
+		}
+		before := len(c.takeSnapshot(leader))
+		stream := c.beginImport(ctx, leader, importPart(edge, ids...))
+		c.await("staged", func() bool { return len(c.takeSnapshot(leader)) > before+1000 })
+		for _, p := range c.peers {
+			if p.ID != leader {
+				c.net.Cut(leader, p.ID)
+			}
+		}
+		var writes sync.WaitGroup
+		for _, id := range []string{"b", "c"} { // as many as Raft takes at a time
+			writes.Go(func() {
+				_, err := c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{service(id)}})
+				require.NoError(t, err)
+			})
+			synctest.Wait()
+		}
+		require.NoError(t, stream.Send(importEnd(uint64(len(ids)))))
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		c.net.Heal()
+		writes.Wait()
+		c.await("dropped", func() bool { return len(c.takeSnapshot(leader)) < before+500 })
+		c.everywhere("a", "b", "c")
 	})
 }
 
