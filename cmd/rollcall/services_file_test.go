@@ -153,6 +153,7 @@ func TestServicesImport_LostLeader(t *testing.T) {
 	}{
 		"not established at first":      {&importingLeader{refuse: 2}, 0, "imported 5000 services: registered 5000,"},
 		"ended before the last message": {&importingLeader{end: 2}, 0, "imported 5000 services: registered 5000,"},
+		"ended after a long upload":     {&importingLeader{end: 1, upload: importTimeout + 500*time.Millisecond}, 0, "imported 5000 services: registered 5000,"},
 		"answer lost":                   {&importingLeader{lose: true}, cli.ExitUnknown, "rollcall services import: may be done or not: "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +169,7 @@ func TestServicesImport_LostLeader(t *testing.T) {
 			go func() { _ = s.Serve(listener) }()
 			t.Cleanup(s.Stop)
 			t.Cleanup(func() { close(over) })
-			r := rollcall(t, "services", "import", "--yes", file, "--coordinators", listener.Addr().String(), "--timeout", "5s")
+			r := rollcall(t, "services", "import", "--yes", file, "--coordinators", listener.Addr().String(), "--timeout", importTimeout.String())
 			require.Equal(t, tt.code, r.code, r.stderr)
 			require.Contains(t, r.stdout+r.stderr, tt.want)
 			if tt.code == cli.ExitUnknown {
@@ -183,10 +184,13 @@ type importingLeader struct {
 	rollcallv1.UnimplementedClusterServiceServer
 	server *grpc.Server
 	over   chan struct{}
-	refuse int // as not established
-	end    int // after the first message
+	refuse int           // as not established
+	end    int           // after the first message
+	upload time.Duration // until then
 	lose   bool
 }
+
+const importTimeout = 3 * time.Second
 
 func (l *importingLeader) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.ServerStreamingServer[rollcallv1.TakeSnapshotResponse]) error {
 	var b bytes.Buffer
@@ -209,6 +213,7 @@ func (l *importingLeader) ImportServices(stream grpc.ClientStreamingServer[rollc
 		}
 		if l.end > 0 {
 			l.end--
+			time.Sleep(l.upload)
 			return status.Error(codes.Unavailable, "the process ended")
 		}
 		if req.End == nil {

@@ -145,17 +145,23 @@ func (c *clusterStatusCmd) askAnyone(ctx context.Context, client *gateway.Client
 }
 
 // change calls the leader to change the cluster. A call that was certainly not done, because that node does not lead, is
-// retried on the next one. A call that may have been done is an UnknownOutcomeError.
+// retried on the next one. A call that may have been done is an UnknownOutcomeError. The timeout limits the search for leaders; only
+// ctx limits the calls.
 func (r *RemoteFlags) change(ctx context.Context, client *gateway.Client,
 	call func(context.Context, rollcallv1.ClusterServiceClient, ...grpc.CallOption) error,
 ) error {
+	limit := time.Now().Add(r.Timeout)
 	for {
-		conn, _, err := client.LeaderConn(ctx)
+		searching, cancel := context.WithDeadline(ctx, limit)
+		conn, _, err := client.LeaderConn(searching)
+		cancel()
 		if err != nil {
 			return err
 		}
 		var to peer.Peer // filled in once the call is on its way
+		began := time.Now()
 		raw := call(ctx, rollcallv1.NewClusterServiceClient(conn), grpc.Peer(&to))
+		limit = limit.Add(time.Since(began))
 		err = gateway.FromStatus(raw)
 		_, notLeader := errors.AsType[*gateway.NotLeaderError](err)
 		switch {

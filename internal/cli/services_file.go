@@ -224,9 +224,7 @@ func (c *ServicesImportCmd) readFile(stdin io.Reader) (*directoryfile.File, erro
 // send imports the file on the leader. While the import was certainly not done, it begins again on the next leader, within
 // the timeout. The upload itself has no limit, because its duration depends on the file's size.
 func (c *ServicesImportCmd) send(ctx context.Context, client *gateway.Client, f *directoryfile.File) (resp *rollcallv1.ImportServicesResponse, err error) {
-	limited, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	err = c.change(limited, client, func(_ context.Context, cluster rollcallv1.ClusterServiceClient, opts ...grpc.CallOption) (err error) {
+	err = c.change(ctx, client, func(ctx context.Context, cluster rollcallv1.ClusterServiceClient, opts ...grpc.CallOption) (err error) {
 		resp, err = upload(ctx, cluster, f, opts...)
 		return err
 	})
