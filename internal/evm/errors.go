@@ -119,14 +119,6 @@ func (e *RevertError) Error() string {
 	return "execution reverted: " + e.Reason
 }
 
-// Selector returns the selector of a custom error; false if the data hold none.
-func (e *RevertError) Selector() (s [4]byte, ok bool) {
-	if len(e.Data) < 4 {
-		return s, false
-	}
-	return [4]byte(e.Data), true
-}
-
 func staleError(endpoint string, number uint64, hash common.Hash, why string) error {
 	return fmt.Errorf("block %d %s at %s: %w: %s", number, hash.TerminalString(), endpoint, ErrStale, why)
 }

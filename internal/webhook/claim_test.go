@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
@@ -282,7 +283,7 @@ func TestDeliverer_PostgresRestarts_LosesNothing(t *testing.T) {
 func insist(ctx context.Context, db *testDB, id uuid.UUID, revision int) error {
 	for {
 		err := tryChange(ctx, db, id, revision, "here")
-		if _, twice := postgres.UniqueViolation(err); err == nil || twice {
+		if failed, ok := errors.AsType[*pgconn.PgError](err); err == nil || ok && failed.Code == "23505" { // it is stored already
 			return nil
 		}
 		if ctx.Err() != nil {

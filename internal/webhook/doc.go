@@ -7,7 +7,7 @@
 // A [Source] describes the owner's table, and how a row becomes an event. This package knows no column of the owner's
 // other tables, and the owner writes the rows with its own SQL. Package internal/relayer/events has the Source of a
 // relayer: its payloads come from the rows of transactions. [PlainSource] is for an owner whose rows hold the complete
-// payload; [PlainTable] returns the table's DDL and documents the statement that adds rows.
+// payload, and documents the statement that adds rows.
 //
 // A process of the owner runs a [Deliverer]. Operators' commands use an [Outbox].
 //

@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -26,7 +27,7 @@ type Owner struct {
 	Change string
 }
 
-// plain owns a plain table, as PlainTable describes it.
+// plain owns a table for PlainSource: that of the relay path.
 var plain = &Owner{
 	Name:   "plain",
 	Source: PlainSource("relay_deliveries", "transaction_update"),
@@ -35,7 +36,7 @@ CREATE TABLE relay_txs (
     id       uuid    PRIMARY KEY,
     revision integer NOT NULL
 );
-` + PlainTable("relay_deliveries"))}}},
+` + relayDeliveries())}}},
 	Change: `
 		WITH changed AS (INSERT INTO relay_txs (id, revision) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET revision = $2 RETURNING *)
 		INSERT INTO deliveries (target, subject, revision, payload)
@@ -101,4 +102,15 @@ func (d *testDB) insert(t testing.TB, columns, selection string, args ...any) {
 	}
 	_, err := d.Exec(t.Context(), "INSERT INTO deliveries ("+names+columns+") SELECT "+values+selection, args...)
 	require.NoError(t, err)
+}
+
+// relayDeliveries returns the DDL of the relay path's deliveries, from the migration.
+func relayDeliveries() string {
+	migration, err := os.ReadFile("../relay/store/migrations/00001_relay.sql")
+	if err != nil {
+		panic(err)
+	}
+	_, ddl, _ := strings.Cut(string(migration), "CREATE TABLE relay_deliveries")
+	ddl, _, _ = strings.Cut(ddl, "-- +goose Down")
+	return "CREATE TABLE relay_deliveries" + ddl
 }

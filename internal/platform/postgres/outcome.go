@@ -146,23 +146,6 @@ func transient(code string) bool {
 	return false
 }
 
-// UniqueViolation reports whether err violates a unique constraint or index, and which.
-func UniqueViolation(err error) (constraint string, ok bool) { return violation(err, "23505") }
-
-// ForeignKeyViolation reports whether err violates a foreign key, and which.
-func ForeignKeyViolation(err error) (constraint string, ok bool) { return violation(err, "23503") }
-
-// CheckViolation reports whether err violates a CHECK constraint, and which.
-func CheckViolation(err error) (constraint string, ok bool) { return violation(err, "23514") }
-
-func violation(err error, code string) (constraint string, ok bool) {
-	answer, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || answer.Code != code {
-		return "", false
-	}
-	return answer.ConstraintName, true
-}
-
 // Retry calls do, which runs one InTx, again while its error is Retryable and ctx lasts, with pauses from 10 ms to 1 s.
 // It calls do at least once, and returns the last error of do.
 func Retry(ctx context.Context, do func(ctx context.Context) error) (err error) {

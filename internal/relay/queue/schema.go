@@ -1,13 +1,8 @@
 package queue
 
 import (
-	"context"
 	"embed"
-	"fmt"
 	"io/fs"
-
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 )
@@ -38,22 +33,4 @@ func Migrations() postgres.Migrations {
 func EnqueueSQL(relation string) string {
 	return `INSERT INTO relay_queue AS q (id) SELECT id FROM ` + relation + ` ON CONFLICT (id) DO UPDATE
 		SET due_at = LEAST(q.due_at, now()), claimed_until = '-infinity', claimant = NULL WHERE q.dead_at IS NULL`
-}
-
-// Executor executes a statement: a pool, a connection, or a transaction.
-type Executor interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-var enqueueSQL = EnqueueSQL(`(SELECT DISTINCT unnest($1::uuid[]) AS id) AS given`)
-
-// Enqueue enqueues transactions as [EnqueueSQL] does. With a transaction, the entries exist if and when that commits.
-func Enqueue(ctx context.Context, db Executor, ids ...uuid.UUID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	if _, err := db.Exec(ctx, enqueueSQL, ids); err != nil {
-		return fmt.Errorf("enqueue transactions: %w", err)
-	}
-	return nil
 }

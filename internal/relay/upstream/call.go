@@ -49,8 +49,7 @@ func (r *response) scope() string {
 type callError struct {
 	err error
 	// sent is how many bytes were written at most.
-	sent      int64
-	connected bool
+	sent int64
 }
 
 func (e *callError) Error() string { return e.err.Error() }
@@ -64,11 +63,11 @@ func (c *Client) do(ctx context.Context, r *request) (*response, error) {
 		if err == nil {
 			return resp, nil
 		}
-		sent, connected := a.seal()
-		if stale := connected && a.reused && sent == 0; stale && ctx.Err() == nil && attempts < maxAttempts {
+		sent := a.seal()
+		if stale := a.reused && sent == 0; stale && ctx.Err() == nil && attempts < maxAttempts {
 			continue
 		}
-		return nil, &callError{err: err, sent: sent, connected: connected}
+		return nil, &callError{err: err, sent: sent}
 	}
 }
 

@@ -73,12 +73,12 @@ func (a *attempt) trace() *httptrace.ClientTrace {
 }
 
 // seal ends a failed request: nothing more of it is written. It returns how many bytes were written at most, encrypted ones
-// under TLS, and whether the request had a connection at all.
-func (a *attempt) seal() (sent int64, connected bool) {
+// under TLS; 0 if the request had no connection.
+func (a *attempt) seal() (sent int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.conn == nil {
-		return 0, false
+		return 0
 	}
-	return a.conn.seal() - a.before, true
+	return a.conn.seal() - a.before
 }

@@ -30,8 +30,6 @@ type Error struct {
 	Reason string // bounded, without the URL and without secrets
 	// RetryAfter is the pause that the relayer asked for, bounded; 0: none.
 	RetryAfter time.Duration
-	// Unreachable reports that no connection was made.
-	Unreachable bool
 	// Unknown reports that a call that changes something may have been done.
 	Unknown bool
 }

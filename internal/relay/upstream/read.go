@@ -202,7 +202,7 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	resp, err := c.do(limited, r)
 	if err != nil {
 		failed, _ := errors.AsType[*callError](err)
-		return nil, nil, &Error{Reason: reason(limited, failed.err), Unreachable: !failed.connected, Unknown: changes && failed.sent > 0}
+		return nil, nil, &Error{Reason: reason(limited, failed.err), Unknown: changes && failed.sent > 0}
 	}
 	e, application := decodeEnvelope(resp.body)
 	fail := func(why string) error {

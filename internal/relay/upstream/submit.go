@@ -71,8 +71,6 @@ type Result struct {
 	Fault bool
 	// Busy reports that the relayer accepts no request for RetryAfter, or for a moment.
 	Busy bool
-	// Unreachable reports that no connection was made.
-	Unreachable bool
 	// Stale reports that the caller's [Info] of the relayer is out of date.
 	Stale bool
 	// KeyReused reports that the idempotency key was used with another request. It is a bug of the caller.
@@ -140,7 +138,7 @@ func transactionsPath(relayerID string) string {
 
 // submitFailed returns the result of a submission without a response.
 func submitFailed(parent, limited context.Context, failed *callError, size int) Result {
-	r := Result{Outcome: Unknown, Reason: reason(limited, failed.err), Fault: !local(parent, failed.err), Unreachable: !failed.connected}
+	r := Result{Outcome: Unknown, Reason: reason(limited, failed.err), Fault: !local(parent, failed.err)}
 	// Encryption makes bytes more, so fewer than the body has are an incomplete body in any case.
 	if failed.sent < int64(size) {
 		r.Outcome = NotDone

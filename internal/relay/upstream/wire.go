@@ -91,8 +91,6 @@ type transactionBody struct {
 	Status       string  `json:"status"`
 	StatusReason *string `json:"status_reason"`
 	CreatedAt    string  `json:"created_at"`
-	SentAt       *string `json:"sent_at"`
-	ConfirmedAt  *string `json:"confirmed_at"`
 	IsCanceled   *bool   `json:"is_canceled"`
 	Revision     int     `json:"revision"`
 	Effect
@@ -145,26 +143,6 @@ const (
 	Expired   Status = "expired"
 )
 
-// Known reports whether the status is one of OpenZeppelin's.
-func (s Status) Known() bool {
-	switch s {
-	case Pending, Sent, Submitted, Mined, Confirmed, Failed, Canceled, Expired:
-		return true
-	default:
-		return false
-	}
-}
-
-// Final reports whether the relayer does not change the status any more.
-func (s Status) Final() bool {
-	switch s {
-	case Confirmed, Failed, Canceled, Expired:
-		return true
-	default:
-		return false
-	}
-}
-
 // Transaction is a transaction as the relayer returned it. Missing values are zero.
 type Transaction struct {
 	ID         string
@@ -180,7 +158,7 @@ type Transaction struct {
 	// CallComplete reports that the relayer's answer had all three, so that they can be compared.
 	CallComplete bool
 
-	CreatedAt, SentAt, ConfirmedAt time.Time
+	CreatedAt time.Time
 }
 
 var errNoTransaction = errors.New("the response holds no transaction")
@@ -206,16 +184,12 @@ func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
 	}
 	t.IsCanceled = b.IsCanceled != nil && *b.IsCanceled
 	t.To, t.Data, t.Value, t.CallComplete = b.Call()
-	t.CreatedAt = instant(&b.CreatedAt)
-	t.SentAt, t.ConfirmedAt = instant(b.SentAt), instant(b.ConfirmedAt)
+	t.CreatedAt = instant(b.CreatedAt)
 	return t, nil
 }
 
-func instant(s *string) time.Time {
-	if s == nil {
-		return time.Time{}
-	}
-	t, err := time.Parse(time.RFC3339Nano, *s)
+func instant(s string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
 		return time.Time{}
 	}

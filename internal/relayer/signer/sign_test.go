@@ -3,18 +3,15 @@ package signer_test
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"math"
 	"math/big"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/ethereum/go-ethereum/accounts"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -132,37 +129,6 @@ func TestSignTx_Invalid_Fails(t *testing.T) {
 	require.Zero(t, fake.Signed())
 }
 
-func TestSignMessage_EqualsWallets(t *testing.T) {
-	t.Parallel()
-	s, k := local(t)
-	for _, message := range []string{"", "Test message", "0x1234", "ünïcode", strings.Repeat("a", 1000)} {
-		got, err := signer.SignMessage(t.Context(), s, []byte(message))
-		require.NoError(t, err)
-		requireMessage(t, accounts.TextHash([]byte(message)), got, k)
-	}
-	domain, message := [32]byte{1}, [32]byte{2}
-	got, err := signer.SignTypedData(t.Context(), s, domain, message)
-	require.NoError(t, err)
-	requireMessage(t, crypto.Keccak256([]byte{0x19, 1}, domain[:], message[:]), got, k)
-
-	text, err := json.Marshal(got)
-	require.NoError(t, err)
-	require.Regexp(t, `^\{"r":"[0-9a-f]{64}","s":"[0-9a-f]{64}","v":2[78],"sig":"[0-9a-f]{130}"\}$`, string(text))
-}
-
-func requireMessage(t *testing.T, digest []byte, got signer.MessageSignature, k signertest.Key) {
-	t.Helper()
-	sig, err := hex.DecodeString(got.Sig)
-	require.NoError(t, err)
-	require.Equal(t, got.R+got.S, got.Sig[:128])
-	require.Equal(t, got.V, sig[64])
-	require.Contains(t, []byte{27, 28}, got.V)
-	sig[64] -= 27
-	public, err := crypto.SigToPub(digest, sig)
-	require.NoError(t, err)
-	require.Equal(t, k.Address, crypto.PubkeyToAddress(*public))
-}
-
 func TestSign_RemoteSignatureIsWrong_IsRejected(t *testing.T) {
 	t.Parallel()
 	keys := signertest.Keys(t, "remote", 2)
@@ -198,9 +164,7 @@ func TestSign_RemoteSignatureIsWrong_IsRejected(t *testing.T) {
 			require.Zero(t, signed)
 			_, err = signer.SignTx(t.Context(), fake, tx, big.NewInt(1))
 			require.EqualError(t, err, want)
-			_, err = signer.SignMessage(t.Context(), fake, nil)
-			require.EqualError(t, err, want)
-			_, err = signer.SignTypedData(t.Context(), fake, [32]byte{}, [32]byte{})
+			_, err = signer.Sign(t.Context(), fake, [32]byte{})
 			require.EqualError(t, err, want)
 		})
 	}

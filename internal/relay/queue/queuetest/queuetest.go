@@ -73,7 +73,7 @@ func child(open Open, mode string) error {
 		if err != nil {
 			return err
 		}
-		if err := queue.Enqueue(ctx, db, id); err != nil {
+		if err := Enqueue(ctx, db, id); err != nil {
 			return err
 		}
 		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -160,7 +160,7 @@ func (e *env) start(cfg queue.Config, n int, handle queue.Handler) queue.Queue {
 // enqueue commits entries.
 func (e *env) enqueue(ids ...uuid.UUID) {
 	e.t.Helper()
-	require.NoError(e.t, postgres.Retry(e.t.Context(), func(ctx context.Context) error { return queue.Enqueue(ctx, e.db, ids...) }))
+	require.NoError(e.t, postgres.Retry(e.t.Context(), func(ctx context.Context) error { return Enqueue(ctx, e.db, ids...) }))
 }
 
 // child starts this binary as a child.

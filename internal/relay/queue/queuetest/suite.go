@@ -381,7 +381,7 @@ func restart(t *testing.T, s Suite) {
 	e.Stop()
 	eventually(t, func() bool { return q.Health() != nil }, "an outage that Health reports")
 	during := newIDs(50)
-	if err := queue.Enqueue(t.Context(), e.db, during...); err != nil { // the database is the backend
+	if err := Enqueue(t.Context(), e.db, during...); err != nil { // the database is the backend
 		during = nil
 	}
 	q.Notify()
@@ -389,7 +389,7 @@ func restart(t *testing.T, s Suite) {
 	l.await(t, 1, slow...)
 	e.Start()
 	after := newIDs(50)
-	require.NoError(t, postgres.Retry(t.Context(), func(ctx context.Context) error { return queue.Enqueue(ctx, e.db, after...) }))
+	require.NoError(t, postgres.Retry(t.Context(), func(ctx context.Context) error { return Enqueue(ctx, e.db, after...) }))
 	q.Notify()
 	l.await(t, 1, append(during, after...)...)
 	eventually(t, func() bool { return q.Health() == nil }, "the end of the outage")
@@ -402,7 +402,7 @@ func rolledBack(t *testing.T, s Suite) {
 	undone, id := uuid.New(), uuid.New()
 	mine := errors.New("mine")
 	require.ErrorIs(t, postgres.InTx(t.Context(), e.db, func(tx pgx.Tx) error {
-		require.NoError(t, queue.Enqueue(t.Context(), tx, undone))
+		require.NoError(t, Enqueue(t.Context(), tx, undone))
 		return mine
 	}), mine)
 	// In one statement with the caller's own rows.

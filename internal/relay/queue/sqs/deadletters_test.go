@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/queuetest"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue/sqs"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testsqs "github.com/rollcall-dev/rollcall/internal/testutil/sqs"
@@ -72,7 +73,7 @@ func buried(t *testing.T, f *faulty, letters int) *sqs.Queue {
 	for i := range ids {
 		ids[i] = uuid.New()
 	}
-	require.NoError(t, queue.Enqueue(t.Context(), db, ids...))
+	require.NoError(t, queuetest.Enqueue(t.Context(), db, ids...))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- direct.Run(ctx) }()

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/queuetest"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
@@ -22,7 +23,7 @@ func database(t testing.TB) *pgxpool.Pool {
 	return testpostgres.New(t, testpostgres.Migrated(queue.Migrations())).Pool(t)
 }
 
-func exec(t testing.TB, db queue.Executor, sql string, args ...any) {
+func exec(t testing.TB, db queuetest.Executor, sql string, args ...any) {
 	t.Helper()
 	_, err := db.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
@@ -34,7 +35,7 @@ func enqueue(t testing.TB, db *pgxpool.Pool, n int) []uuid.UUID {
 	for i := range ids {
 		ids[i] = uuid.New()
 	}
-	require.NoError(t, queue.Enqueue(t.Context(), db, ids...))
+	require.NoError(t, queuetest.Enqueue(t.Context(), db, ids...))
 	return ids
 }
 
@@ -121,7 +122,7 @@ func TestTurn_EntryCommittedLate_Claimed(t *testing.T) {
 	tx, err := db.Begin(t.Context())
 	require.NoError(t, err)
 	id := uuid.New()
-	require.NoError(t, queue.Enqueue(t.Context(), tx, id))
+	require.NoError(t, queuetest.Enqueue(t.Context(), tx, id))
 	exec(t, tx, `UPDATE relay_queue SET due_at = now() - interval '1 h' WHERE id = $1`, id)
 	enqueue(t, db, 3)
 	require.Len(t, take(t, c, 10), 3)

@@ -56,9 +56,6 @@ func (p *Pool[T]) prefetch() int {
 	return int(int64(p.n) * int64(ahead) / int64(p.mean))
 }
 
-// Release gives back room that was reserved and not used.
-func (p *Pool[T]) Release(reserved int) { p.Add(reserved) }
-
 // Add uses room that was reserved: it runs the messages as soon as less than n run. It returns the messages that the
 // caller must give back because the pool was stopped.
 func (p *Pool[T]) Add(reserved int, messages ...T) (refused []T) {

@@ -21,7 +21,7 @@ func TestPool_SlowRuns_ReserveNoMoreThanCanRun(t *testing.T) {
 	})
 	require.Equal(t, 2, p.Reserve(10))
 	require.Zero(t, p.Reserve(10))
-	p.Release(1)
+	p.Add(1)
 	require.Equal(t, 1, p.Reserve(10))
 	require.Empty(t, p.Add(2, 1, 2))
 	<-started
@@ -43,7 +43,7 @@ func TestPool_FastRuns_ReserveAhead(t *testing.T) {
 		require.Empty(t, p.Add(p.Reserve(1), 0))
 		<-p.Changed() // by the end of the run
 		room = p.Reserve(100)
-		p.Release(room)
+		p.Add(room)
 		<-p.Changed()
 	}
 	p.Stop()
