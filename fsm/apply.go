@@ -27,22 +27,22 @@ type Result struct {
 }
 
 // apply applies one command. It returns the results and the changes, in order.
-func (d *builder) apply(c *command) ([]Result, []Change) {
-	d.index = c.index
+func (b *builder) apply(c *command) ([]Result, []Change) {
+	b.index = c.index
 	results := make([]Result, len(c.operations))
 	var changes []Change
 	for i, op := range c.operations {
 		switch op := op.(type) {
 		case establish:
-			results[i] = d.establish(op, c.term)
+			results[i] = b.establish(op, c.term)
 		case register:
-			results[i], changes = d.register(op, c.index<<versionBits|uint64(i), changes)
+			results[i], changes = b.register(op, c.index<<versionBits|uint64(i), changes)
 		case deregister:
-			results[i], changes = d.deregister(op, changes)
+			results[i], changes = b.deregister(op, changes)
 		case stageImport:
-			results[i] = d.stage(op)
+			results[i] = b.stage(op)
 		case finishImport:
-			results[i], changes = d.finish(op, c.index<<versionBits|uint64(i), changes)
+			results[i], changes = b.finish(op, c.index<<versionBits|uint64(i), changes)
 		}
 	}
 	return results, changes
@@ -50,24 +50,24 @@ func (d *builder) apply(c *command) ([]Result, []Change) {
 
 // establish opens an epoch. It forgets owners that have owned nothing for a long time, because the new epoch fences
 // their old writes. It drops the staged import, which only the earlier leader could finish.
-func (d *builder) establish(op establish, term uint64) Result {
-	if d.cluster == "" {
-		d.cluster = op.cluster
+func (b *builder) establish(op establish, term uint64) Result {
+	if b.cluster == "" {
+		b.cluster = op.cluster
 	}
 	// max includes d.epoch so that d.epoch+1 overflowing to 0 cannot lower the epoch.
-	d.epoch = max(d.epoch, d.epoch+1, term, op.atLeast)
-	d.leader = op.node
-	d.staged = nil
-	d.forgetIdleOwners()
-	return Result{Answer: Answer{Epoch: d.epoch, Index: d.index}, Term: term}
+	b.epoch = max(b.epoch, b.epoch+1, term, op.atLeast)
+	b.leader = op.node
+	b.staged = nil
+	b.forgetIdleOwners()
+	return Result{Answer: Answer{Epoch: b.epoch, Index: b.index}, Term: term}
 }
 
 // checkFence checks a write's fence. done reports whether r is already the final result.
-func (d *builder) checkFence(f fence) (r Result, done bool) {
-	if f.epoch != d.epoch {
-		return Result{Err: &StaleEpochError{Epoch: d.epoch}}, true
+func (b *builder) checkFence(f fence) (r Result, done bool) {
+	if f.epoch != b.epoch {
+		return Result{Err: &StaleEpochError{Epoch: b.epoch}}, true
 	}
-	os, ok := d.owners.Get(f.owner.String())
+	os, ok := b.owners.Get(f.owner.String())
 	switch {
 	case !ok || f.seq == 0 || f.incarnation > os.incarnation:
 		return Result{}, false
@@ -83,17 +83,17 @@ func (d *builder) checkFence(f fence) (r Result, done bool) {
 }
 
 // record stores an admitted write and its result until the owner's next write.
-func (d *builder) record(f fence, r Result) Result {
+func (b *builder) record(f fence, r Result) Result {
 	os := ownerState{owner: f.owner, incarnation: f.incarnation, seq: f.seq, body: f.body, answer: r.truncated()}
 	if f.seq == 0 {
 		// The write has no fence, so the state of an earlier fenced write is kept.
 		os = ownerState{owner: f.owner}
-		if known, ok := d.owners.Get(f.owner.String()); ok {
+		if known, ok := b.owners.Get(f.owner.String()); ok {
 			os = *known
 		}
 	}
-	d.setOwner(os)
-	d.boundIdleOwners()
+	b.setOwner(os)
+	b.boundIdleOwners()
 	return r
 }
 
@@ -109,16 +109,16 @@ func (r Result) truncated() Result {
 	return r
 }
 
-func (d *builder) register(op register, version uint64, changes []Change) (Result, []Change) {
-	r, done := d.checkFence(op.fence)
+func (b *builder) register(op register, version uint64, changes []Change) (Result, []Change) {
+	r, done := b.checkFence(op.fence)
 	if done {
 		return r, changes
 	}
-	r.Epoch, r.Index = d.epoch, d.index
-	befores, cs := d.findConflicts(op)
+	r.Epoch, r.Index = b.epoch, b.index
+	befores, cs := b.findConflicts(op)
 	if len(cs) > 0 {
 		r.Err = &ConflictError{Conflicts: cs}
-		return d.record(op.fence, r), changes
+		return b.record(op.fence, r), changes
 	}
 	for i, e := range op.entries {
 		before := befores[i]
@@ -129,24 +129,24 @@ func (d *builder) register(op register, version uint64, changes []Change) (Resul
 			r.Unchanged++
 		default:
 			e.Owner, e.Version = op.owner, version
-			changes = append(changes, Change{Before: d.set(e), After: e})
+			changes = append(changes, Change{Before: b.set(e), After: e})
 			r.Registered++
 		}
 	}
 	if op.fullSet {
-		for _, id := range d.staleEntries(op) {
-			changes = append(changes, Change{Before: d.remove(id)})
+		for _, id := range b.staleEntries(op) {
+			changes = append(changes, Change{Before: b.remove(id)})
 			r.Removed++
 		}
 	}
-	return d.record(op.fence, r), changes
+	return b.record(op.fence, r), changes
 }
 
 // findConflicts returns the existing entry for each id of a registration, and the entries that it must not replace.
-func (d *builder) findConflicts(op register) (befores []*Entry, cs []Conflict) {
+func (b *builder) findConflicts(op register) (befores []*Entry, cs []Conflict) {
 	befores = make([]*Entry, len(op.entries))
 	for i, e := range op.entries {
-		before, ok := d.entries.Get(e.ID)
+		before, ok := b.entries.Get(e.ID)
 		if !ok {
 			continue
 		}
@@ -161,12 +161,12 @@ func (d *builder) findConflicts(op register) (befores []*Entry, cs []Conflict) {
 }
 
 // staleEntries lists, in order, the ids that the owner of a full set owns and the set does not contain.
-func (d *builder) staleEntries(op register) (ids []string) {
+func (b *builder) staleEntries(op register) (ids []string) {
 	defined := make(map[string]struct{}, len(op.entries))
 	for _, e := range op.entries {
 		defined[e.ID] = struct{}{}
 	}
-	for id := range d.owned[op.owner] {
+	for id := range b.owned[op.owner] {
 		if _, ok := defined[id]; !ok {
 			ids = append(ids, id)
 		}
@@ -175,27 +175,27 @@ func (d *builder) staleEntries(op register) (ids []string) {
 	return ids
 }
 
-func (d *builder) deregister(op deregister, changes []Change) (Result, []Change) {
-	r, done := d.checkFence(op.fence)
+func (b *builder) deregister(op deregister, changes []Change) (Result, []Change) {
+	r, done := b.checkFence(op.fence)
 	if done {
 		return r, changes
 	}
-	r.Epoch, r.Index = d.epoch, d.index
+	r.Epoch, r.Index = b.epoch, b.index
 	var cs []Conflict
 	for i, id := range op.ids {
-		if e, ok := d.entries.Get(id); ok && e.Owner != op.owner && !op.force {
+		if e, ok := b.entries.Get(id); ok && e.Owner != op.owner && !op.force {
 			cs = append(cs, Conflict{Index: i, ID: id, Owner: e.Owner})
 		}
 	}
 	if len(cs) > 0 {
 		r.Err = &ConflictError{Deregister: true, Conflicts: cs}
-		return d.record(op.fence, r), changes
+		return b.record(op.fence, r), changes
 	}
 	for _, id := range op.ids {
-		if e := d.remove(id); e != nil {
+		if e := b.remove(id); e != nil {
 			changes = append(changes, Change{Before: e})
 			r.Removed++
 		}
 	}
-	return d.record(op.fence, r), changes
+	return b.record(op.fence, r), changes
 }

@@ -44,89 +44,89 @@ func newDraft() builder {
 
 // publish returns the builder's current state as an immutable State. It shares unchanged trees with the previous
 // state.
-func (d *builder) publish() *State {
-	s := d.State
-	if d.last != nil {
-		s.entries, s.kinds, s.owners = d.last.entries, d.last.kinds, d.last.owners
+func (b *builder) publish() *State {
+	s := b.State
+	if b.last != nil {
+		s.entries, s.kinds, s.owners = b.last.entries, b.last.kinds, b.last.owners
 	}
-	if d.entriesDirty {
-		s.entries = d.entries.Copy()
+	if b.entriesDirty {
+		s.entries = b.entries.Copy()
 	}
-	if d.kindsDirty {
-		s.kinds = d.kinds.Copy()
+	if b.kindsDirty {
+		s.kinds = b.kinds.Copy()
 	}
-	if d.ownersDirty {
-		s.owners = d.owners.Copy()
+	if b.ownersDirty {
+		s.owners = b.owners.Copy()
 	}
-	d.entriesDirty, d.kindsDirty, d.ownersDirty = false, false, false
-	d.last = &s
+	b.entriesDirty, b.kindsDirty, b.ownersDirty = false, false, false
+	b.last = &s
 	return &s
 }
 
 // set adds or replaces an entry and returns the previous one. The caller updates the owner's record.
-func (d *builder) set(e *Entry) (before *Entry) {
-	if name, ok := d.kindNames[e.Kind]; ok {
+func (b *builder) set(e *Entry) (before *Entry) {
+	if name, ok := b.kindNames[e.Kind]; ok {
 		e.Kind = name
 	} else {
-		d.kindNames[e.Kind] = e.Kind
+		b.kindNames[e.Kind] = e.Kind
 	}
-	before, _ = d.entries.Set(e.ID, e)
-	d.entriesDirty = true
+	before, _ = b.entries.Set(e.ID, e)
+	b.entriesDirty = true
 	if before == nil || before.Owner != e.Owner {
 		if before != nil {
-			d.removeFromOwner(before)
+			b.removeFromOwner(before)
 		}
-		ids := d.owned[e.Owner]
+		ids := b.owned[e.Owner]
 		if ids == nil {
 			ids = make(map[string]struct{})
-			d.owned[e.Owner] = ids
+			b.owned[e.Owner] = ids
 		}
 		ids[e.ID] = struct{}{}
 	}
 	if before == nil || before.Kind != e.Kind {
 		if before != nil {
-			d.count(before.Kind, -1)
+			b.count(before.Kind, -1)
 		}
-		d.count(e.Kind, 1)
+		b.count(e.Kind, 1)
 	}
 	return before
 }
 
 // remove deletes an entry and returns it, or nil if there is none.
-func (d *builder) remove(id string) *Entry {
-	e, ok := d.entries.Get(id)
+func (b *builder) remove(id string) *Entry {
+	e, ok := b.entries.Get(id)
 	if !ok {
 		return nil
 	}
-	d.entries.Delete(id)
-	d.entriesDirty = true
-	d.removeFromOwner(e)
-	d.count(e.Kind, -1)
+	b.entries.Delete(id)
+	b.entriesDirty = true
+	b.removeFromOwner(e)
+	b.count(e.Kind, -1)
 	return e
 }
 
 // removeFromOwner deletes an entry from its owner's index and count.
-func (d *builder) removeFromOwner(e *Entry) {
-	ids := d.owned[e.Owner]
+func (b *builder) removeFromOwner(e *Entry) {
+	ids := b.owned[e.Owner]
 	delete(ids, e.ID)
 	if len(ids) == 0 {
-		delete(d.owned, e.Owner)
+		delete(b.owned, e.Owner)
 	}
-	if os, ok := d.owners.Get(e.Owner.String()); ok {
-		d.setOwner(*os)
+	if os, ok := b.owners.Get(e.Owner.String()); ok {
+		b.setOwner(*os)
 	}
 }
 
 // setOwner stores an owner's state, with the current number of its entries.
-func (d *builder) setOwner(os ownerState) {
-	os.entries = len(d.owned[os.owner])
-	before, known := d.owners.Set(os.owner.String(), &os)
-	d.ownersDirty = true
+func (b *builder) setOwner(os ownerState) {
+	os.entries = len(b.owned[os.owner])
+	before, known := b.owners.Set(os.owner.String(), &os)
+	b.ownersDirty = true
 	if known && before.entries == 0 {
-		d.idle--
+		b.idle--
 	}
 	if os.entries == 0 {
-		d.idle++
+		b.idle++
 	}
 }
 
@@ -141,24 +141,24 @@ const (
 )
 
 // forgetIdleOwners deletes owners that own nothing and have not written for more than rememberEpochs.
-func (d *builder) forgetIdleOwners() {
-	d.forget(d.idleOwners(func(os *ownerState) bool { return d.epoch-os.answer.Epoch > rememberEpochs }))
+func (b *builder) forgetIdleOwners() {
+	b.forget(b.idleOwners(func(os *ownerState) bool { return b.epoch-os.answer.Epoch > rememberEpochs }))
 }
 
 // boundIdleOwners deletes the owners without entries that wrote the longest ago, if there are more than maxIdle. It
 // keeps seven eighths of maxIdle.
-func (d *builder) boundIdleOwners() {
-	if d.idle <= maxIdle {
+func (b *builder) boundIdleOwners() {
+	if b.idle <= maxIdle {
 		return
 	}
-	idle := d.idleOwners(func(*ownerState) bool { return true })
+	idle := b.idleOwners(func(*ownerState) bool { return true })
 	slices.SortStableFunc(idle, func(a, b *ownerState) int { return cmp.Compare(a.answer.Index, b.answer.Index) })
-	d.forget(idle[:len(idle)-maxIdle/8*7])
+	b.forget(idle[:len(idle)-maxIdle/8*7])
 }
 
 // idleOwners lists, in name order, the owners without entries for which drop returns true.
-func (d *builder) idleOwners(drop func(*ownerState) bool) (idle []*ownerState) {
-	d.owners.Scan(func(_ string, os *ownerState) bool {
+func (b *builder) idleOwners(drop func(*ownerState) bool) (idle []*ownerState) {
+	b.owners.Scan(func(_ string, os *ownerState) bool {
 		if os.entries == 0 && drop(os) {
 			idle = append(idle, os)
 		}
@@ -167,21 +167,21 @@ func (d *builder) idleOwners(drop func(*ownerState) bool) (idle []*ownerState) {
 	return idle
 }
 
-func (d *builder) forget(idle []*ownerState) {
+func (b *builder) forget(idle []*ownerState) {
 	for _, os := range idle {
-		d.owners.Delete(os.owner.String())
-		d.ownersDirty = true
+		b.owners.Delete(os.owner.String())
+		b.ownersDirty = true
 	}
-	d.idle -= len(idle)
+	b.idle -= len(idle)
 }
 
-func (d *builder) count(kind string, by int) {
-	n, _ := d.kinds.Get(kind)
+func (b *builder) count(kind string, by int) {
+	n, _ := b.kinds.Get(kind)
 	if n += by; n == 0 {
-		d.kinds.Delete(kind)
-		delete(d.kindNames, kind)
+		b.kinds.Delete(kind)
+		delete(b.kindNames, kind)
 	} else {
-		d.kinds.Set(kind, n)
+		b.kinds.Set(kind, n)
 	}
-	d.kindsDirty = true
+	b.kindsDirty = true
 }

@@ -110,59 +110,59 @@ func (s *stagedImport) incarnations() map[Owner]uint64 {
 }
 
 // stage adds a part to the staged import, or begins another one.
-func (d *builder) stage(op stageImport) Result {
-	if op.epoch != d.epoch {
-		return Result{Err: &StaleEpochError{Epoch: d.epoch}}
+func (b *builder) stage(op stageImport) Result {
+	if op.epoch != b.epoch {
+		return Result{Err: &StaleEpochError{Epoch: b.epoch}}
 	}
-	next := d.staged.with(op)
+	next := b.staged.with(op)
 	if next == nil {
 		return Result{Err: ErrImportLost}
 	}
-	d.staged = next
-	return Result{Answer: Answer{Epoch: d.epoch, Index: d.index}}
+	b.staged = next
+	return Result{Answer: Answer{Epoch: b.epoch, Index: b.index}}
 }
 
 // finish applies or drops the staged import.
-func (d *builder) finish(op finishImport, version uint64, changes []Change) (Result, []Change) {
-	if op.epoch != d.epoch {
-		return Result{Err: &StaleEpochError{Epoch: d.epoch}}, changes
+func (b *builder) finish(op finishImport, version uint64, changes []Change) (Result, []Change) {
+	if op.epoch != b.epoch {
+		return Result{Err: &StaleEpochError{Epoch: b.epoch}}, changes
 	}
-	staged := d.staged
+	staged := b.staged
 	if staged == nil || staged.id != op.id || op.apply && int64(op.parts) != int64(len(staged.parts)) {
 		return Result{Err: ErrImportLost}, changes
 	}
-	d.staged = nil
-	r := Result{Answer: Answer{Epoch: d.epoch, Index: d.index}}
+	b.staged = nil
+	r := Result{Answer: Answer{Epoch: b.epoch, Index: b.index}}
 	if !op.apply {
 		return r, changes
 	}
 	first := r // of an owner that has written nothing here
-	for _, id := range d.missingFrom(staged) {
-		changes = append(changes, Change{Before: d.remove(id)})
+	for _, id := range b.missingFrom(staged) {
+		changes = append(changes, Change{Before: b.remove(id)})
 		r.Removed++
 	}
 	for e := range staged.entries() {
-		before, ok := d.entries.Get(e.ID)
+		before, ok := b.entries.Get(e.ID)
 		if ok && before.Owner == e.Owner && bytes.Equal(before.raw, e.raw) {
 			r.Unchanged++
 			continue
 		}
 		after := *e
 		after.Version = version
-		changes = append(changes, Change{Before: d.set(&after), After: &after})
+		changes = append(changes, Change{Before: b.set(&after), After: &after})
 		r.Registered++
 	}
-	d.raiseIncarnations(staged.incarnations(), first)
+	b.raiseIncarnations(staged.incarnations(), first)
 	return r, changes
 }
 
 // missingFrom lists, in order, the ids of the directory that the import does not contain.
-func (d *builder) missingFrom(s *stagedImport) (ids []string) {
+func (b *builder) missingFrom(s *stagedImport) (ids []string) {
 	imported := make(map[string]struct{})
 	for e := range s.entries() {
 		imported[e.ID] = struct{}{}
 	}
-	d.entries.Scan(func(id string, _ *Entry) bool {
+	b.entries.Scan(func(id string, _ *Entry) bool {
 		if _, ok := imported[id]; !ok {
 			ids = append(ids, id)
 		}
@@ -173,13 +173,13 @@ func (d *builder) missingFrom(s *stagedImport) (ids []string) {
 
 // raiseIncarnations updates the records of imported owners. A fence is never lowered, because a late write would become
 // valid again. A raised one begins before the first write of its incarnation.
-func (d *builder) raiseIncarnations(owners map[Owner]uint64, first Result) {
+func (b *builder) raiseIncarnations(owners map[Owner]uint64, first Result) {
 	for _, o := range slices.SortedFunc(maps.Keys(owners), func(a, b Owner) int { return cmp.Compare(a.String(), b.String()) }) {
-		os, known := d.owners.Get(o.String())
+		os, known := b.owners.Get(o.String())
 		if !known || os.incarnation < owners[o] {
 			os = &ownerState{owner: o, incarnation: owners[o], answer: first}
 		}
-		d.setOwner(*os)
+		b.setOwner(*os)
 	}
-	d.boundIdleOwners()
+	b.boundIdleOwners()
 }

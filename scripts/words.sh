@@ -21,6 +21,7 @@ start='(What|Who|Whoever|Whatever|Nobody|Somebody)\b'
 reject 'a comment names the actor; no sentence begins with what, who or nobody' "(//|--)\\s+$start|//.*[.;:]\\s+$start" '*.go' '*.sql'
 reject 'a comment names the actor; no sentence begins with what, who or nobody' "^\\s*#\\s+$start|^\\s*#.*[.;:]\\s+$start" '*.sh' '*.yml' '*.yaml' Makefile '.ci/*'
 reject 'write again, another, cancellation' '(?i)\b(anew|once more|cancelations?|canceler)\b' '*.go' '*.sql' '*.sh' '*.yml' '*.yaml' '*.proto' '*.md' Makefile
+reject 'a variable is named after its content, such as response or cause' '^[^/"`]*\b(said|heard|told)\b' '*.go'
 reject 'the key of an error in a log line is err' '"error", ?err\b' '*.go'
 reject 'a test is named after its subject: TestFunc_Condition' '^func Test(What|Who|Whoever|Nobody|Somebody|Nothing|That|Which|Those|Others)' '*_test.go'
 # pgserver may run PostgreSQL as the system account nobody.

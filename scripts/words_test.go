@@ -36,6 +36,7 @@ func TestWords_PlantedLine_IsRejectedWithItsPlace(t *testing.T) {
 		"# Somebody waits.":                                     "a.sh",
 		"// It begins anew.":                                    "a.go",
 		"The cancelation is sent.":                              "a.md",
+		"	said, err := answer()":                                "a.go",
 		"log.Warn(\"round failed\", \"error\", err)":            "a.go",
 		"func TestWhoGetsNothing(t *testing.T) {}":              "a_test.go",
 		"func TestNothingIsSentTwice(t *testing.T) {":           "a_test.go",

@@ -156,9 +156,9 @@ func TestClusterSnapshot_Restored_HasTheServices(t *testing.T) {
 	require.Contains(t, r.stderr, "--peers")
 
 	require.Zero(t, c.nodes[0].stop())
-	said := succeed(t, restore(file)...)
-	require.Contains(t, said, "restored 1 service of cluster ")
-	require.Contains(t, said, "Start coordinator-1 now.\n")
+	output := succeed(t, restore(file)...)
+	require.Contains(t, output, "restored 1 service of cluster ")
+	require.Contains(t, output, "Start coordinator-1 now.\n")
 	require.Contains(t, succeed(t, restore(file, "-o", "json")...), `"services": 1`)
 	require.Contains(t, succeed(t, restore(file)...), "The former state is in "+folder)
 	b := start(t, "coordinator", "--node-id", "coordinator-1", "--peers", "coordinator-1="+c.addresses[0], "--listen", c.addresses[0],

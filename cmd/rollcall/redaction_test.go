@@ -71,21 +71,21 @@ type evidence struct {
 	t       *testing.T
 	secrets []secret
 
-	mu   sync.Mutex
-	said map[string]string
+	mu    sync.Mutex
+	found map[string]string
 }
 
 func (e *evidence) add(where, text string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.said[where] += text
+	e.found[where] += text
 }
 
 func (e *evidence) judge() {
 	e.t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for where, text := range e.said {
+	for where, text := range e.found {
 		if shown := showing(text, e.secrets); shown != "" {
 			e.t.Errorf("%s shows %s", where, shown)
 		}
@@ -163,7 +163,7 @@ func TestRelayer_EverySecret_IsNotShown(t *testing.T) {
 	for i, k := range keys {
 		secrets = append(secrets, secret{fmt.Sprintf("private key %d", i), k.Bytes})
 	}
-	e := &evidence{t: t, secrets: secrets, said: map[string]string{}}
+	e := &evidence{t: t, secrets: secrets, found: map[string]string{}}
 	for _, s := range secrets { // the search finds what it is for
 		for _, text := range []string{"x" + string(s.raw) + "x", hex.EncodeToString(s.raw), fmt.Sprintf("%d", s.raw), "0x" + strings.ToUpper(hex.EncodeToString(s.raw[1:]))} {
 			require.NotEmpty(t, showing(text, secrets), s.name)

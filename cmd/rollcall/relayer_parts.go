@@ -127,10 +127,10 @@ func (p *relayerParts) senderConfig(relaying service.Config, keys *keymonitor.Mo
 }
 
 func (p *relayerParts) trackerConfig(relaying service.Config, keys *keymonitor.Monitor, send *sender.Sender) tracker.Config {
-	terms := relaying.Terms()
-	terms.Held = slices.Concat(terms.Held, relaying.Funding)
+	allocation := relaying.Allocation()
+	allocation.Held = slices.Concat(allocation.Held, relaying.Funding)
 	cfg := tracker.Config{
-		Store: p.store, Sender: send, Chain: tracker.Nodes(p.client), Terms: terms, Log: p.log.With("component", "tracker"),
+		Store: p.store, Sender: send, Chain: tracker.Nodes(p.client), Allocation: allocation, Log: p.log.With("component", "tracker"),
 		Confirmations: p.Chain.Confirmations, Finality: p.Chain.tag(), AnchorDepth: p.Chain.AnchorDepth, ChainIdentity: p.identity,
 		Everywhere: p.client.PendingEverywhere, MaxNonceJump: p.Guard.NonceJump, NoopsPerHour: p.Guard.Noops, Events: keys,
 		History: p.HistoryRetention, IdempotencyKeys: p.IdempotencyTTL, Metrics: tracker.NewMetrics(p.reg),

@@ -26,63 +26,63 @@ type probeFlags struct {
 	CAFile           string   `name:"ca-file" env:"HEALTH_CHECK_CA_FILE" placeholder:"FILE" help:"Certificates of the CAs that those of https:// and grpcs:// services must lead to, PEM; by default the system's."`
 }
 
-func (h *probeFlags) check(p *config.Problems) {
-	if h.ConnectTimeoutMS > h.TimeoutMS {
-		p.Addf(&h.ConnectTimeoutMS, "connecting is part of the check", "%d is more than the timeout of %d ms", h.ConnectTimeoutMS, h.TimeoutMS)
+func (f *probeFlags) check(p *config.Problems) {
+	if f.ConnectTimeoutMS > f.TimeoutMS {
+		p.Addf(&f.ConnectTimeoutMS, "connecting is part of the check", "%d is more than the timeout of %d ms", f.ConnectTimeoutMS, f.TimeoutMS)
 	}
-	if err := health.CheckPath(h.Path); err != nil {
-		p.Addf(&h.Path, "", "%v", err)
+	if err := health.CheckPath(f.Path); err != nil {
+		p.Addf(&f.Path, "", "%v", err)
 	}
-	if err := new(health.Codes).UnmarshalText([]byte(h.ExpectedCodes)); err != nil {
-		p.Addf(&h.ExpectedCodes, "codes are 200 to 599", "%v", err)
+	if err := new(health.Codes).UnmarshalText([]byte(f.ExpectedCodes)); err != nil {
+		p.Addf(&f.ExpectedCodes, "codes are 200 to 599", "%v", err)
 	}
-	h.checkAuth(p)
-	cli.CheckCAs(p, &h.CAFile)
+	f.checkAuth(p)
+	cli.CheckCAs(p, &f.CAFile)
 }
 
-func (h *probeFlags) checkAuth(p *config.Problems) {
-	cli.ReadSecret(p, &h.AuthHeader, &h.AuthHeaderFile)
-	field := &h.AuthHeader
-	if h.AuthHeaderFile != "" {
-		field = &h.AuthHeaderFile
+func (f *probeFlags) checkAuth(p *config.Problems) {
+	cli.ReadSecret(p, &f.AuthHeader, &f.AuthHeaderFile)
+	field := &f.AuthHeader
+	if f.AuthHeaderFile != "" {
+		field = &f.AuthHeaderFile
 	}
 	switch {
-	case *field == "" && len(h.AuthHosts) > 0:
-		p.Addf(&h.AuthHosts, "give HEALTH_CHECK_AUTH_HEADER_FILE, or no hosts", "hosts for a header, but no header")
-	case h.AuthHeader == "": // none is wanted, or its file could not be read
-	case len(h.AuthHosts) == 0:
-		p.Addf(&h.AuthHosts, "name them, such as oz-relayer-*: the directory is open to every gateway, a secret is not", "is missing: hosts that the header may be sent to")
+	case *field == "" && len(f.AuthHosts) > 0:
+		p.Addf(&f.AuthHosts, "give HEALTH_CHECK_AUTH_HEADER_FILE, or no hosts", "hosts for a header, but no header")
+	case f.AuthHeader == "": // none is wanted, or its file could not be read
+	case len(f.AuthHosts) == 0:
+		p.Addf(&f.AuthHosts, "name them, such as oz-relayer-*: the directory is open to every gateway, a secret is not", "is missing: hosts that the header may be sent to")
 	}
-	name, value, ok := h.auth()
+	name, value, ok := f.auth()
 	ok = ok && httpguts.ValidHeaderFieldName(name) && value != "" && httpguts.ValidHeaderFieldValue(value)
-	if h.AuthHeader != "" && !ok {
+	if f.AuthHeader != "" && !ok {
 		p.Addf(field, "write it as Name: value", "is not an HTTP header")
 	}
-	for _, pattern := range h.AuthHosts {
+	for _, pattern := range f.AuthHosts {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			p.Addf(&h.AuthHosts, "give one such as oz-relayer-*", "%q is not a pattern", pattern)
+			p.Addf(&f.AuthHosts, "give one such as oz-relayer-*", "%q is not a pattern", pattern)
 		}
 	}
 }
 
-func (h *probeFlags) auth() (name, value string, ok bool) {
-	name, value, ok = strings.Cut(h.AuthHeader, ":")
+func (f *probeFlags) auth() (name, value string, ok bool) {
+	name, value, ok = strings.Cut(f.AuthHeader, ":")
 	return strings.TrimSpace(name), strings.TrimSpace(value), ok
 }
 
 // config of single checks.
-func (h *probeFlags) config() health.Config {
+func (f *probeFlags) config() health.Config {
 	c := health.Config{
 		Interval:       time.Minute, // above every timeout
-		Timeout:        milliseconds(h.TimeoutMS),
-		ConnectTimeout: milliseconds(cmp.Or(h.ConnectTimeoutMS, min(200, h.TimeoutMS))),
-		Path:           h.Path,
+		Timeout:        milliseconds(f.TimeoutMS),
+		ConnectTimeout: milliseconds(cmp.Or(f.ConnectTimeoutMS, min(200, f.TimeoutMS))),
+		Path:           f.Path,
 	}
-	_ = c.Codes.UnmarshalText([]byte(h.ExpectedCodes)) // checked before
-	if name, value, ok := h.auth(); ok {
-		c.Auth = health.Auth{Header: name, Value: value, Hosts: h.AuthHosts}
+	_ = c.Codes.UnmarshalText([]byte(f.ExpectedCodes)) // checked before
+	if name, value, ok := f.auth(); ok {
+		c.Auth = health.Auth{Header: name, Value: value, Hosts: f.AuthHosts}
 	}
-	if cas := cli.ReadCAs(h.CAFile); cas != nil {
+	if cas := cli.ReadCAs(f.CAFile); cas != nil {
 		c.TLS = &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12}
 	}
 	return c

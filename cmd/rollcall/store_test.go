@@ -21,8 +21,8 @@ func TestOperatorCommands_DevClusterBelow_IsFound(t *testing.T) {
 	t.Chdir(t.TempDir())
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
 	chain := testchain.Simulated(t, testchain.SimulatedOptions{Accounts: 1})
-	l := store.New(db.Pool(t), store.Config{ChainID: testchain.ChainID, Pool: "pond"})
-	require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: chain.Accounts[0].Address}}))
+	s := store.New(db.Pool(t), store.Config{ChainID: testchain.ChainID, Pool: "pond"})
+	require.NoError(t, s.Register(t.Context(), []store.Registration{{Address: chain.Accounts[0].Address}}))
 	require.NoError(t, os.MkdirAll(devinfo.DefaultData, 0o700))
 	content, err := json.Marshal(devinfo.Info{
 		DatabaseURL: db.URL(), PoolID: "pond", Chain: devinfo.Chain{ChainID: testchain.ChainID, RPCURL: chain.URL()},

@@ -285,12 +285,12 @@ func (c *clusterTransferCmd) Run(ctx context.Context, con *Console) error {
 			return nil
 		}
 	}
-	said := "it handed over"
+	cause := "it handed over"
 	if gaveUp {
-		said = unknown.Cause
+		cause = unknown.Cause
 	}
 	return &gateway.UnknownOutcomeError{
-		Cause: fmt.Sprintf("%s leads as far as is known, epoch %d, and may hand over yet (%s); if it stays the leader, repeat the transfer", before.Node, before.Epoch, said),
+		Cause: fmt.Sprintf("%s leads as far as is known, epoch %d, and may hand over yet (%s); if it stays the leader, repeat the transfer", before.Node, before.Epoch, cause),
 		Err:   err,
 	}
 }

@@ -24,12 +24,12 @@ func requireLastWords(t *testing.T, p *process, file, problem, remedy string) {
 	require.Equal(t, 1, p.exit(patience))
 	lines := p.logged("coordinator failed")
 	require.Len(t, lines, 1)
-	said, ok := lines[0]["err"].(string)
+	message, ok := lines[0]["err"].(string)
 	require.True(t, ok)
-	require.True(t, strings.HasPrefix(said, file+": "), said)
-	require.Contains(t, said, problem)
-	require.Contains(t, said, remedy)
-	require.NotContains(t, said, "\n")
+	require.True(t, strings.HasPrefix(message, file+": "), message)
+	require.Contains(t, message, problem)
+	require.Contains(t, message, remedy)
+	require.NotContains(t, message, "\n")
 	for _, line := range p.output() {
 		require.True(t, json.Valid([]byte(line)), "not a line of the log: %q", line)
 		if !strings.Contains(line, "coordinator failed") {

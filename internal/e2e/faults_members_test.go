@@ -134,13 +134,13 @@ func asked(c <-chan struct{}) bool {
 }
 
 // restore runs "cluster restore" for a stopped coordinator, with the settings that it starts with.
-func (c *cluster) restore(id, file string) (said string) {
+func (c *cluster) restore(id, file string) (output string) {
 	c.t.Helper()
 	p := c.startRestore(id, file)
 	<-p.done
-	said = strings.Join(p.tail(25), "\n")
-	require.True(c.t, p.cmd.ProcessState.Success(), said)
-	return said
+	output = strings.Join(p.tail(25), "\n")
+	require.True(c.t, p.cmd.ProcessState.Success(), output)
+	return output
 }
 
 func (c *cluster) startRestore(id, file string) *process {
@@ -182,9 +182,9 @@ func TestRestore_StoppedCluster(t *testing.T) {
 			p.kill()
 		}
 	}
-	said := c.restore(first.id, file)
-	require.Contains(t, said, "restored 2 services")
-	require.Contains(t, said, "Then empty the data folders of "+others[0]+" and "+others[1]+", and start them.")
+	output := c.restore(first.id, file)
+	require.Contains(t, output, "restored 2 services")
+	require.Contains(t, output, "Then empty the data folders of "+others[0]+" and "+others[1]+", and start them.")
 	c.start(first.id)
 	c.awaitReady(first)
 	_, after := c.leaderAfter(epoch)

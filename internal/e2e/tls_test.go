@@ -198,9 +198,9 @@ func TestTLS_UnauthorizedPeer_IsRejected(t *testing.T) {
 	for k, v := range files(dir, "gateway") {
 		c.opts.cliEnv = append(c.opts.cliEnv, k+"="+v)
 	}
-	_, said, code := c.cli("cluster", "remove", "coordinator-2")
+	_, output, code := c.cli("cluster", "remove", "coordinator-2")
 	require.Equal(t, 1, code)
-	require.Contains(t, said, "operator")
+	require.Contains(t, output, "operator")
 
 	_, now := c.leader()
 	require.Equal(t, epoch, now)

@@ -216,14 +216,14 @@ func TestKeepsSet_KnownCommandsOnly(t *testing.T) {
 // failing is a testing.TB that records a failure.
 type failing struct {
 	testing.TB
-	mu   sync.Mutex
-	said string
+	mu      sync.Mutex
+	message string
 }
 
 func (f *failing) Errorf(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.said += fmt.Sprintf(format, args...)
+	f.message += fmt.Sprintf(format, args...)
 }
 
 func (*failing) FailNow() { runtime.Goexit() }
@@ -266,9 +266,9 @@ func TestWatch_MemberLeaves_Fails(t *testing.T) {
 			})
 			wg.Wait()
 			if tc.says == "" {
-				require.Empty(t, f.said)
+				require.Empty(t, f.message)
 			} else {
-				require.Contains(t, f.said, tc.says)
+				require.Contains(t, f.message, tc.says)
 			}
 		})
 	}

@@ -63,21 +63,21 @@ func (c *Client) CallContract(ctx context.Context, m Message, s State) []CallAns
 }
 
 func (ep *endpoint) callContract(ctx context.Context, m Message, s State) ([]byte, error) {
-	var said answer
+	var response answer
 	var err error
 	if s == PendingState {
-		said, err = ep.simulatePending(ctx, "eth_call", m)
+		response, err = ep.simulatePending(ctx, "eth_call", m)
 	} else {
-		said, err = ep.simulateAt(ctx, "eth_call", m, "latest", answersCall)
+		response, err = ep.simulateAt(ctx, "eth_call", m, "latest", answersCall)
 	}
 	if err == nil {
-		err = said.err
+		err = response.err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("call contract: %w", explain(err))
 	}
 	var data hexutil.Bytes
-	if err := json.Unmarshal(said.result, &data); err != nil || data == nil {
+	if err := json.Unmarshal(response.result, &data); err != nil || data == nil {
 		return nil, fmt.Errorf("call contract: %w", ep.transportError(true, errMalformed))
 	}
 	return data, nil

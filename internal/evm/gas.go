@@ -49,14 +49,14 @@ func (m Message) MarshalJSON() ([]byte, error) {
 func (c *Client) EstimateGas(ctx context.Context, m Message) (uint64, error) {
 	var gas uint64
 	err := c.each(ctx, []string{"eth_estimateGas"}, func(ctx context.Context, ep *endpoint) error {
-		said, err := ep.simulatePending(ctx, "eth_estimateGas", m)
+		response, err := ep.simulatePending(ctx, "eth_estimateGas", m)
 		if err == nil {
-			err = said.err
+			err = response.err
 		}
 		if err != nil {
 			return err
 		}
-		if gas, err = parseUint(said.result); err != nil {
+		if gas, err = parseUint(response.result); err != nil {
 			return ep.transportError(true, err)
 		}
 		return nil
@@ -76,16 +76,16 @@ func (ep *endpoint) simulatePending(ctx context.Context, method string, m Messag
 	if until := ep.noPending.Load(); until != nil && time.Now().Before(*until) {
 		return at("latest", answersCall)
 	}
-	said, err := at("pending", func(e *RPCError) bool { return answersCall(e) || noPending(e) })
-	if e, ok := errors.AsType[*RPCError](said.err); err != nil || !ok || !noPending(e) {
-		return said, err
+	response, err := at("pending", func(e *RPCError) bool { return answersCall(e) || noPending(e) })
+	if e, ok := errors.AsType[*RPCError](response.err); err != nil || !ok || !noPending(e) {
+		return response, err
 	}
-	said, err = at("latest", answersCall)
-	if err == nil && said.err == nil {
+	response, err = at("latest", answersCall)
+	if err == nil && response.err == nil {
 		ep.log.Info("endpoint simulates on top of the newest block only", "for", pendingPardon)
 		ep.noPending.Store(new(time.Now().Add(pendingPardon)))
 	}
-	return said, err
+	return response, err
 }
 
 func (ep *endpoint) simulateAt(ctx context.Context, method string, m Message, block string, answers func(*RPCError) bool) (answer, error) {

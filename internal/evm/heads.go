@@ -252,7 +252,7 @@ func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err 
 	}
 	defer sub.Unsubscribe()
 	c.log.Debug("subscribed to heads", "endpoint", id.name)
-	told := c.Head().Number // the subscription need not bring heads up to this one
+	known := c.Head().Number // the subscription need not bring heads up to this one
 	c.setLive(true)
 	silence := time.NewTimer(c.cfg.Silence)
 	defer silence.Stop()
@@ -262,14 +262,14 @@ func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err 
 			if err := c.exclusion(id.name); err != nil {
 				return brought, err
 			}
-			brought, told = true, h.Number
+			brought, known = true, h.Number
 			c.heads.offer(subscription, h, time.Now(), c.gone)
 			c.setLive(true)
 			silence.Reset(c.cfg.Silence)
 		case <-silence.C:
 			// A chain may make no blocks for long. Polls show whether it does.
 			c.setLive(false)
-			if c.Head().Number > told {
+			if c.Head().Number > known {
 				return brought, errSilent
 			}
 			silence.Reset(c.cfg.Silence)

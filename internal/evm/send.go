@@ -237,44 +237,44 @@ func (o Outcome) conclusive() bool { return o.Done() || o == TipAboveCap }
 
 // results collects the answers of endpoints for each transaction.
 type results struct {
-	mu      sync.Mutex
-	results []Result
-	heard   []bool
-	open    int           // number of transactions not known to be done
-	allDone chan struct{} // closed when open is 0
+	mu       sync.Mutex
+	results  []Result
+	answered []bool
+	open     int           // number of transactions not known to be done
+	allDone  chan struct{} // closed when open is 0
 }
 
 func newResults(n int) *results {
-	t := &results{results: make([]Result, n), heard: make([]bool, n), open: n, allDone: make(chan struct{})}
+	t := &results{results: make([]Result, n), answered: make([]bool, n), open: n, allDone: make(chan struct{})}
 	if n == 0 {
 		close(t.allDone)
 	}
 	return t
 }
 
-func (t *results) add(i int, r Result) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	before := t.results[i]
-	wasDone := t.heard[i] && before.Outcome.Done()
-	if t.heard[i] {
-		r = combine(before, r)
+func (r *results) add(i int, result Result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.results[i]
+	wasDone := r.answered[i] && before.Outcome.Done()
+	if r.answered[i] {
+		result = combine(before, result)
 	}
-	t.results[i], t.heard[i] = r, true
-	if !wasDone && r.Outcome.Done() {
-		if t.open--; t.open == 0 {
-			close(t.allDone)
+	r.results[i], r.answered[i] = result, true
+	if !wasDone && result.Outcome.Done() {
+		if r.open--; r.open == 0 {
+			close(r.allDone)
 		}
 	}
 }
 
 // needRetry returns the indexes of transactions that should go to another endpoint.
-func (t *results) needRetry() []int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (r *results) needRetry() []int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var left []int
-	for i, r := range t.results {
-		if !t.heard[i] || !r.Outcome.conclusive() {
+	for i, result := range r.results {
+		if !r.answered[i] || !result.Outcome.conclusive() {
 			left = append(left, i)
 		}
 	}
@@ -282,10 +282,10 @@ func (t *results) needRetry() []int {
 }
 
 // snapshot returns the results when the caller stops waiting. gaveUp is the reason, nil if the results are complete.
-func (t *results) snapshot(gaveUp error) []Result {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	results := slices.Clone(t.results)
+func (r *results) snapshot(gaveUp error) []Result {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	results := slices.Clone(r.results)
 	for i := range results {
 		if gaveUp != nil && !results[i].Outcome.Done() {
 			results[i] = Result{Outcome: Unknown, Err: gaveUp} // requests are under way

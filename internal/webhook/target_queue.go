@@ -45,98 +45,98 @@ func newTargetQueue(s *sender) *targetQueue {
 }
 
 // down reports whether the target fails every delivery.
-func (l *targetQueue) down() bool { return len(l.failing) >= downAfter }
+func (q *targetQueue) down() bool { return len(q.failing) >= downAfter }
 
 // demand returns how many deliveries to claim: none while the queue keeps the window busy.
-func (l *targetQueue) demand(now time.Time) int {
-	if now.Before(l.resumeAt) {
+func (q *targetQueue) demand(now time.Time) int {
+	if now.Before(q.resumeAt) {
 		return 0
 	}
-	if l.down() {
-		return max(0, l.window-l.inFlight-len(l.queue))
+	if q.down() {
+		return max(0, q.window-q.inFlight-len(q.queue))
 	}
-	if len(l.queue) >= l.window {
+	if len(q.queue) >= q.window {
 		return 0
 	}
-	return max(0, prefetchFactor*l.window-l.inFlight-len(l.queue))
+	return max(0, prefetchFactor*q.window-q.inFlight-len(q.queue))
 }
 
 // since returns the lowest next_at of a claim. An index keeps entries of delivered rows until it is vacuumed. With a
 // long history, or during a long transaction, that takes a while. So not every claim reads past all of them.
-func (l *targetQueue) since(now time.Time) time.Time {
-	if l.retryNow || l.newest.IsZero() || !now.Before(l.sweepAt) {
-		l.sweepAt = now.Add(sweepEvery)
+func (q *targetQueue) since(now time.Time) time.Time {
+	if q.retryNow || q.newest.IsZero() || !now.Before(q.sweepAt) {
+		q.sweepAt = now.Add(sweepEvery)
 		return time.Time{}
 	}
-	return l.newest.Add(-sweepMargin)
+	return q.newest.Add(-sweepMargin)
 }
 
 // add queues the claims of a turn. They were the oldest, so the next claim begins at the latest of them. That may be
 // earlier than before, because there may be many old ones.
-func (l *targetQueue) add(claims []*claim) {
+func (q *targetQueue) add(claims []*claim) {
 	if len(claims) == 0 {
 		return
 	}
-	l.queue = append(l.queue, claims...)
-	l.newest = slices.MaxFunc(claims, func(a, b *claim) int { return a.nextAt.Compare(b.nextAt) }).nextAt
+	q.queue = append(q.queue, claims...)
+	q.newest = slices.MaxFunc(claims, func(a, b *claim) int { return a.nextAt.Compare(b.nextAt) }).nextAt
 }
 
 // next returns the next claim to send; nil if there is none.
-func (l *targetQueue) next(now time.Time) *claim {
-	if len(l.queue) == 0 || l.inFlight >= l.window || now.Before(l.resumeAt) {
+func (q *targetQueue) next(now time.Time) *claim {
+	if len(q.queue) == 0 || q.inFlight >= q.window || now.Before(q.resumeAt) {
 		return nil
 	}
-	c := l.queue[0]
-	l.queue[0] = nil
-	l.queue = l.queue[1:]
-	l.inFlight++
+	c := q.queue[0]
+	q.queue[0] = nil
+	q.queue = q.queue[1:]
+	q.inFlight++
 	return c
 }
 
 // drop empties the queue and returns its claims.
-func (l *targetQueue) drop() []*claim {
-	queue := l.queue
-	l.queue = nil
+func (q *targetQueue) drop() []*claim {
+	queue := q.queue
+	q.queue = nil
 	return queue
 }
 
 // succeeded records a success; back reports whether the target had been down.
-func (l *targetQueue) succeeded() (back bool) {
-	l.inFlight--
-	back = l.down()
-	clear(l.failing)
-	l.pause = 0
+func (q *targetQueue) succeeded() (back bool) {
+	q.inFlight--
+	back = q.down()
+	clear(q.failing)
+	q.pause = 0
 	if back {
-		l.resumeAt = time.Time{}
+		q.resumeAt = time.Time{}
 	}
-	l.window = min(l.limit, l.window+1)
-	l.retryNow = l.retryNow || back
+	q.window = min(q.limit, q.window+1)
+	q.retryNow = q.retryNow || back
 	return back
 }
 
 // failed records a failure; down reports whether the target is down from now on. wait is the pause that the target
 // itself asked for.
-func (l *targetQueue) failed(now time.Time, subject uuid.UUID, wait time.Duration, t tuning) (down bool) {
-	l.inFlight--
-	was := l.down()
+func (q *targetQueue) failed(now time.Time, subject uuid.UUID, wait time.Duration, t tuning) (down bool) {
+	q.inFlight--
+	was := q.down()
 	if !was {
-		l.failing[subject] = struct{}{}
+		q.failing[subject] = struct{}{}
 	}
-	if l.down() {
-		if !was || now.After(l.resumeAt) { // of several concurrent failures only one makes the pause longer
-			l.pause = min(max(t.pause, 2*l.pause), t.maxPause)
-			l.resumeAt = now.Add(spread(l.pause, t))
+	if q.down() {
+		if !was || now.After(q.resumeAt) { // of several concurrent failures only one makes the pause longer
+			q.pause = min(max(t.pause, 2*q.pause), t.maxPause)
+			q.resumeAt = now.Add(spread(q.pause, t))
 		}
-		l.window = 1
+		q.window = 1
 	}
-	if until := now.Add(wait); wait > 0 && until.After(l.resumeAt) {
-		l.resumeAt = until
+	if until := now.Add(wait); wait > 0 && until.After(q.resumeAt) {
+		q.resumeAt = until
 	}
-	return l.down() && !was
+	return q.down() && !was
 }
 
 // abandoned records that an attempt ended without a result.
-func (l *targetQueue) abandoned() { l.inFlight-- }
+func (q *targetQueue) abandoned() { q.inFlight-- }
 
 // spread subtracts up to half of a pause as jitter, so that deliveries that failed together are not retried together.
 func spread(d time.Duration, t tuning) time.Duration {

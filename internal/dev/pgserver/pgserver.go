@@ -283,7 +283,7 @@ func (s *Server) create(ctx context.Context) error {
 }
 
 // environment returns this process's environment, without variables that change the target of PostgreSQL's programs, or
-// the language of the log, which said's callers search for texts.
+// the language of the log, which its callers search for texts.
 func environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "PG") || strings.HasPrefix(v, "LC_") || strings.HasPrefix(v, "LANG")
@@ -371,16 +371,16 @@ func (s *Server) await(ctx context.Context) error {
 
 // ended returns why the server did not start.
 func (s *Server) ended() error {
-	said := s.proc.said()
+	output := s.proc.output()
 	switch {
-	case strings.Contains(said, "pre-existing shared memory block"):
+	case strings.Contains(output, "pre-existing shared memory block"):
 		return errRemains
-	case strings.Contains(said, "could not bind") && strings.Contains(said, "in use"):
+	case strings.Contains(output, "could not bind") && strings.Contains(output, "in use"):
 		return fmt.Errorf("%w: %d; choose another", ErrPortTaken, s.cfg.Port)
-	case strings.Contains(said, pidFile):
-		return fmt.Errorf("%w: %s: %s", ErrRunning, s.cfg.Dir, said)
+	case strings.Contains(output, pidFile):
+		return fmt.Errorf("%w: %s: %s", ErrRunning, s.cfg.Dir, output)
 	}
-	return fmt.Errorf("it ended; its log %s ends with:\n%s", s.Log(), said)
+	return fmt.Errorf("it ended; its log %s ends with:\n%s", s.Log(), output)
 }
 
 // ask returns nil if the server accepts connections.

@@ -65,8 +65,8 @@ func (p *process) running() bool {
 	}
 }
 
-// said returns the log of this run, at most its last 8 KiB.
-func (p *process) said() string {
+// output returns the log of this run, at most its last 8 KiB.
+func (p *process) output() string {
 	f, err := os.Open(p.log)
 	if err != nil {
 		return ""

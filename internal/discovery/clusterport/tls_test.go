@@ -151,7 +151,7 @@ func TestTLS_ClientRefused_GetsTheReasonAtOnce(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		config func(t *testing.T) *tls.Config
-		tells  string // error of the client
+		want   string // error of the client
 		logs   string
 	}{
 		"gateway speaks raft": {
@@ -204,7 +204,7 @@ func TestTLS_ClientRefused_GetsTheReasonAtOnce(t *testing.T) {
 				_, err = conn.Read(make([]byte, 1))
 				require.NoError(t, conn.Close())
 			}
-			require.ErrorContains(t, err, tc.tells)
+			require.ErrorContains(t, err, tc.want)
 			n.requireRefused(t, map[string]int{"tls": 1})
 			require.NoError(t, n.stop())
 			lines := n.logs.lines(t, "connection refused")
@@ -443,7 +443,7 @@ func TestLoadTLS_UnusableFiles_Fails(t *testing.T) {
 	ca := newCA(t)
 	for name, tc := range map[string]struct {
 		spoil func(t *testing.T, cfg *clusterport.TLSConfig)
-		tells string
+		want  string
 	}{
 		"no files":    {func(_ *testing.T, cfg *clusterport.TLSConfig) { *cfg = clusterport.TLSConfig{} }, "load certificate"},
 		"no CA":       {func(_ *testing.T, cfg *clusterport.TLSConfig) { cfg.CAFile += ".gone" }, "load CA"},
@@ -457,7 +457,7 @@ func TestLoadTLS_UnusableFiles_Fails(t *testing.T) {
 			cfg := ca.write(t, t.TempDir(), time.Hour, string(coordinator))
 			tc.spoil(t, &cfg)
 			_, err := clusterport.LoadTLS(cfg)
-			require.ErrorContains(t, err, tc.tells)
+			require.ErrorContains(t, err, tc.want)
 		})
 	}
 }

@@ -49,9 +49,9 @@ func TestFounding_WaitsForEveryPeer(t *testing.T) {
 				pass(after)
 				require.False(t, c.founded("c1") || c.founded("c2"))
 				synctest.Wait()
-				said := bytes.Count(output.Bytes(), []byte(`"missing":"c3"`))
-				require.InDelta(t, 2*int(after/(10*time.Second)), said, 2, "each founder says it every 10 s: %s", &output)
-				require.Equal(t, after > 10*time.Second, said > 0)
+				logged := bytes.Count(output.Bytes(), []byte(`"missing":"c3"`))
+				require.InDelta(t, 2*int(after/(10*time.Second)), logged, 2, "each founder says it every 10 s: %s", &output)
+				require.Equal(t, after > 10*time.Second, logged > 0)
 				started := time.Now()
 				c.start("c3", nil)
 				for id := range c.nodes {

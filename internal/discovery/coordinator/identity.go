@@ -34,8 +34,8 @@ type stableState struct {
 	rejoining atomic.Bool
 }
 
-func (m *stableState) load(stable raft.StableStore) error {
-	m.stable = stable
+func (s *stableState) load(stable raft.StableStore) error {
+	s.stable = stable
 	cluster, err := raftstore.Get(stable, raftstore.KeyCluster)
 	if err != nil {
 		return fmt.Errorf("read the cluster's identity: %w", err)
@@ -48,53 +48,53 @@ func (m *stableState) load(stable raft.StableStore) error {
 	if err != nil {
 		return fmt.Errorf("read whether the vote is pending: %w", err)
 	}
-	m.cluster.Store(cluster)
-	m.proposal.Store(proposal)
-	m.rejoining.Store(rejoining != "")
+	s.cluster.Store(cluster)
+	s.proposal.Store(proposal)
+	s.rejoining.Store(rejoining != "")
 	return nil
 }
 
 // identity returns the identity of the cluster whose log this node holds; "" before the node has one.
-func (m *stableState) identity() string { return m.cluster.Load().(string) }
+func (s *stableState) identity() string { return s.cluster.Load().(string) }
 
-func (m *stableState) setIdentity(cluster string) error {
-	if err := raftstore.Set(m.stable, raftstore.KeyCluster, cluster); err != nil {
+func (s *stableState) setIdentity(cluster string) error {
+	if err := raftstore.Set(s.stable, raftstore.KeyCluster, cluster); err != nil {
 		return fmt.Errorf("store the cluster's identity: %w", err)
 	}
-	m.cluster.Store(cluster)
+	s.cluster.Store(cluster)
 	return nil
 }
 
 // proposed returns the identity that this node proposes for a new cluster; "" before it proposes one.
-func (m *stableState) proposed() string { return m.proposal.Load().(string) }
+func (s *stableState) proposed() string { return s.proposal.Load().(string) }
 
 // propose draws an identity for a new cluster, once. It is on disk before a peer can receive it, so that a restarted
 // node proposes the same one.
-func (m *stableState) propose() error {
-	if m.proposed() != "" {
+func (s *stableState) propose() error {
+	if s.proposed() != "" {
 		return nil
 	}
 	cluster := strings.ToLower(rand.Text())
-	if err := raftstore.Set(m.stable, raftstore.KeyProposal, cluster); err != nil {
+	if err := raftstore.Set(s.stable, raftstore.KeyProposal, cluster); err != nil {
 		return fmt.Errorf("store the proposed identity: %w", err)
 	}
-	m.proposal.Store(cluster)
+	s.proposal.Store(cluster)
 	return nil
 }
 
 // isRejoining reports whether the node waits for a vote.
-func (m *stableState) isRejoining() bool { return m.rejoining.Load() }
+func (s *stableState) isRejoining() bool { return s.rejoining.Load() }
 
 // setRejoining stores durably whether the node waits for a vote.
-func (m *stableState) setRejoining(waits bool) error {
+func (s *stableState) setRejoining(waits bool) error {
 	value := ""
 	if waits {
 		value = "yes"
 	}
-	if err := raftstore.Set(m.stable, raftstore.KeyRejoining, value); err != nil {
+	if err := raftstore.Set(s.stable, raftstore.KeyRejoining, value); err != nil {
 		return fmt.Errorf("store whether the vote is pending: %w", err)
 	}
-	m.rejoining.Store(waits)
+	s.rejoining.Store(waits)
 	return nil
 }
 

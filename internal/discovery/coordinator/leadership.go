@@ -143,20 +143,20 @@ func startLeadershipRun(ctx context.Context, body func(context.Context) error) *
 }
 
 // end cancels the leadership and waits for its work to return.
-func (t *leadershipRun) end(cause error) error {
-	if t == nil {
+func (r *leadershipRun) end(cause error) error {
+	if r == nil {
 		return nil
 	}
-	t.cancel(cause)
-	return <-t.done
+	r.cancel(cause)
+	return <-r.done
 }
 
 // ended returns the channel for the result of a leadership that returned by itself.
-func (t *leadershipRun) ended() <-chan error {
-	if t == nil {
+func (r *leadershipRun) ended() <-chan error {
+	if r == nil {
 		return nil
 	}
-	return t.done
+	return r.done
 }
 
 // runEpochs opens an epoch, runs it, and opens another one if a higher epoch is found outside Raft. ctx ends with the

@@ -42,14 +42,14 @@ func newOwnerSessions(since time.Time, goneAfter time.Duration) *ownerSessions {
 // begin admits a write, or refuses it as superseded or because its sequence number was used for another body. It also
 // compares bodies that the log does not hold, of writes that changed nothing. alone reports whether no other write of
 // the owner is in flight. The caller must call end when the outcome is known.
-func (w *ownerSessions) begin(o fsm.Owner, incarnation, seq uint64, body fsm.BodyHash) (alone bool, end func(), err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	wr := w.byOwner[o]
+func (s *ownerSessions) begin(o fsm.Owner, incarnation, seq uint64, body fsm.BodyHash) (alone bool, end func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wr := s.byOwner[o]
 	if wr == nil {
-		w.forget()
+		s.forget()
 		wr = &writer{}
-		w.byOwner[o] = wr
+		s.byOwner[o] = wr
 	}
 	if seq != 0 {
 		if incarnation < wr.incarnation || incarnation == wr.incarnation && seq < wr.seq {
@@ -64,8 +64,8 @@ func (w *ownerSessions) begin(o fsm.Owner, incarnation, seq uint64, body fsm.Bod
 	alone = wr.inFlight == 0
 	wr.inFlight++
 	return alone, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		wr.inFlight--
 	}, nil
 }
@@ -73,30 +73,30 @@ func (w *ownerSessions) begin(o fsm.Owner, incarnation, seq uint64, body fsm.Bod
 // forget removes expired owners without writes in flight. The state machine fences their writes, and expiredOwners
 // treats them like unknown owners. forget runs again when the number of owners has doubled, so that its cost per write
 // is small. w.mu is held.
-func (w *ownerSessions) forget() {
-	if len(w.byOwner) < w.forgetAt {
+func (s *ownerSessions) forget() {
+	if len(s.byOwner) < s.forgetAt {
 		return
 	}
 	now := time.Now()
-	maps.DeleteFunc(w.byOwner, func(_ fsm.Owner, wr *writer) bool {
-		return wr.inFlight == 0 && now.Sub(wr.lastWrite) > w.ownerTTL
+	maps.DeleteFunc(s.byOwner, func(_ fsm.Owner, wr *writer) bool {
+		return wr.inFlight == 0 && now.Sub(wr.lastWrite) > s.ownerTTL
 	})
-	w.forgetAt = max(forgetAbove, 2*len(w.byOwner))
+	s.forgetAt = max(forgetAbove, 2*len(s.byOwner))
 }
 
 // expiredOwners lists the gateways among the owners of the ids that have been silent longer than ownerTTL, at most
 // maxGone. Other owners may take their entries. A new leader waits for ownerTTL before it reports any.
-func (w *ownerSessions) expiredOwners(s *fsm.State, self fsm.Owner, ids []string) []*rollcallv1.Owner {
+func (s *ownerSessions) expiredOwners(state *fsm.State, self fsm.Owner, ids []string) []*rollcallv1.Owner {
 	now := time.Now()
-	if now.Sub(w.since) <= w.ownerTTL {
+	if now.Sub(s.since) <= s.ownerTTL {
 		return nil
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var expired []*rollcallv1.Owner
 	checked := make(map[fsm.Owner]struct{})
 	for _, id := range ids {
-		e, ok := s.Get(id)
+		e, ok := state.Get(id)
 		if !ok || e.Owner == self || e.Owner.Kind != rollcallv1.OwnerKind_OWNER_KIND_GATEWAY {
 			continue
 		}
@@ -104,7 +104,7 @@ func (w *ownerSessions) expiredOwners(s *fsm.State, self fsm.Owner, ids []string
 			continue
 		}
 		checked[e.Owner] = struct{}{}
-		if wr := w.byOwner[e.Owner]; wr == nil || now.Sub(wr.lastWrite) > w.ownerTTL {
+		if wr := s.byOwner[e.Owner]; wr == nil || now.Sub(wr.lastWrite) > s.ownerTTL {
 			if expired = append(expired, e.Owner.Proto()); len(expired) == maxGone {
 				break
 			}

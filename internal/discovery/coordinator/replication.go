@@ -31,38 +31,38 @@ type follower struct {
 const roundsAfterTransfer = 16
 
 // follower returns the state of a follower. s.mu is held.
-func (s *replication) follower(id raft.ServerID) *follower {
-	f := s.of[id]
+func (r *replication) follower(id raft.ServerID) *follower {
+	f := r.of[id]
 	if f == nil {
-		if s.of == nil {
-			s.of = make(map[raft.ServerID]*follower)
+		if r.of == nil {
+			r.of = make(map[raft.ServerID]*follower)
 		}
 		f = new(follower)
-		s.of[id] = f
+		r.of[id] = f
 	}
 	return f
 }
 
 // begin records that a request is sent. The caller calls end with whether the follower accepted it.
-func (s *replication) begin(id raft.ServerID, req *raft.AppendEntriesRequest) (end func(took bool)) {
+func (r *replication) begin(id raft.ServerID, req *raft.AppendEntriesRequest) (end func(took bool)) {
 	if req.PrevLogEntry == 0 && len(req.Entries) == 0 {
 		return func(bool) {} // a heartbeat
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	switch {
-	case req.Term < s.term:
+	case req.Term < r.term:
 		return func(bool) {}
-	case req.Term > s.term:
-		s.term = req.Term
-		clear(s.of)
+	case req.Term > r.term:
+		r.term = req.Term
+		clear(r.of)
 	}
-	f := s.follower(id)
+	f := r.follower(id)
 	f.began = time.Now()
 	last := req.PrevLogEntry + uint64(len(req.Entries))
 	return func(took bool) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		f.began, f.took = time.Time{}, took
 		if took {
 			f.index = last
@@ -72,26 +72,26 @@ func (s *replication) begin(id raft.ServerID, req *raft.AppendEntriesRequest) (e
 }
 
 // transferTimedOut records that Raft stopped waiting for a follower to take over the leadership.
-func (s *replication) transferTimedOut(id raft.ServerID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.follower(id)
+func (r *replication) transferTimedOut(id raft.ServerID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.follower(id)
 	f.due = f.rounds + roundsAfterTransfer
 }
 
 // caughtUpVoters returns the voters that accept every AppendEntries within patience, ordered by log length.
-func (s *replication) caughtUpVoters(term uint64, voters []raft.Server, patience time.Duration) []raft.Server {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if term != s.term {
+func (r *replication) caughtUpVoters(term uint64, voters []raft.Server, patience time.Duration) []raft.Server {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if term != r.term {
 		return nil
 	}
 	able := slices.DeleteFunc(slices.Clone(voters), func(v raft.Server) bool {
-		f := s.follower(v.ID)
+		f := r.follower(v.ID)
 		return !f.took || f.rounds < f.due || !f.began.IsZero() && time.Since(f.began) > patience
 	})
 	slices.SortStableFunc(able, func(a, b raft.Server) int {
-		return cmp.Compare(s.follower(b.ID).index, s.follower(a.ID).index)
+		return cmp.Compare(r.follower(b.ID).index, r.follower(a.ID).index)
 	})
 	return able
 }

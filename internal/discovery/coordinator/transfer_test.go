@@ -20,12 +20,12 @@ import (
 // messages is a log handler that stores its messages.
 type messages struct {
 	slog.Handler
-	mu   *sync.Mutex
-	said map[string]int
+	mu     *sync.Mutex
+	counts map[string]int
 }
 
 func newMessages() *messages {
-	return &messages{Handler: slog.DiscardHandler, mu: new(sync.Mutex), said: make(map[string]int)}
+	return &messages{Handler: slog.DiscardHandler, mu: new(sync.Mutex), counts: make(map[string]int)}
 }
 
 func (m *messages) Enabled(context.Context, slog.Level) bool { return true }
@@ -34,20 +34,20 @@ func (m *messages) WithGroup(string) slog.Handler            { return m }
 func (m *messages) Handle(_ context.Context, r slog.Record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.said[r.Message]++
+	m.counts[r.Message]++
 	return nil
 }
 
 func (m *messages) count(message string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.said[message]
+	return m.counts[message]
 }
 
 func (m *messages) reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	clear(m.said)
+	clear(m.counts)
 }
 
 // transfer asks a node to hand the leadership to another; with "" the node chooses.

@@ -54,16 +54,16 @@ type serviceStatus struct {
 	latency   durationpb.Duration
 }
 
-func (p *serviceStatus) fill(s *service, active bool) *rollcallv1.ServiceStatus {
-	p.status.Id, p.status.Kind, p.status.Url = s.entry.ID, s.entry.Kind, s.state.URL
-	p.status.Verdict, p.status.Active = verdictProto(s.state.Status), active
-	p.status.Failures, p.status.Reason = uint32(s.state.Failures), s.state.Reason
-	if at := s.state.LastCheck; !at.IsZero() {
-		p.lastCheck.Seconds, p.lastCheck.Nanos = at.Unix(), int32(at.Nanosecond())
-		p.latency.Seconds, p.latency.Nanos = int64(s.state.Latency/time.Second), int32(s.state.Latency%time.Second)
-		p.status.LastCheck, p.status.Latency = &p.lastCheck, &p.latency
+func (s *serviceStatus) fill(of *service, active bool) *rollcallv1.ServiceStatus {
+	s.status.Id, s.status.Kind, s.status.Url = of.entry.ID, of.entry.Kind, of.state.URL
+	s.status.Verdict, s.status.Active = verdictProto(of.state.Status), active
+	s.status.Failures, s.status.Reason = uint32(of.state.Failures), of.state.Reason
+	if at := of.state.LastCheck; !at.IsZero() {
+		s.lastCheck.Seconds, s.lastCheck.Nanos = at.Unix(), int32(at.Nanosecond())
+		s.latency.Seconds, s.latency.Nanos = int64(of.state.Latency/time.Second), int32(of.state.Latency%time.Second)
+		s.status.LastCheck, s.status.Latency = &s.lastCheck, &s.latency
 	}
-	return &p.status
+	return &s.status
 }
 
 // mirrorStatus reports on the writer and the guard. unread reports that Redis has been away for the whole epoch. Then

@@ -77,62 +77,62 @@ func newDesiredState(epoch uint64) *desiredState {
 }
 
 // update records changed and removed services. The first call sets loaded.
-func (l *desiredState) update(upserts []*Entry, removed []string, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	idle := len(l.stale) == 0 && len(l.changed) == 0
+func (d *desiredState) update(upserts []*Entry, removed []string, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	idle := len(d.stale) == 0 && len(d.changed) == 0
 	for _, e := range upserts {
-		l.entries[e.ID] = e
-		l.addKind(e.Kind)
-		delete(l.removedURLs, e.ID)
+		d.entries[e.ID] = e
+		d.addKind(e.Kind)
+		delete(d.removedURLs, e.ID)
 		if e.checkedHere() {
-			delete(l.lostMembers, e.ID)
+			delete(d.lostMembers, e.ID)
 		}
-		l.stale[e.ID] = struct{}{}
-		l.compare(e.ID, now)
+		d.stale[e.ID] = struct{}{}
+		d.compare(e.ID, now)
 	}
 	for _, id := range removed {
-		e, ok := l.entries[id]
+		e, ok := d.entries[id]
 		if !ok {
 			continue
 		}
-		delete(l.entries, id)
-		delete(l.lostMembers, id)
-		l.removedURLs[id] = e.URL
-		l.stale[id] = struct{}{}
-		l.compare(id, now)
+		delete(d.entries, id)
+		delete(d.lostMembers, id)
+		d.removedURLs[id] = e.URL
+		d.stale[id] = struct{}{}
+		d.compare(id, now)
 	}
-	if !l.loaded {
-		l.loaded = true
-		l.compareAll(now)
+	if !d.loaded {
+		d.loaded = true
+		d.compareAll(now)
 	}
-	if len(l.changed) > 0 || idle {
+	if len(d.changed) > 0 || idle {
 		select {
-		case l.wake <- struct{}{}:
+		case d.wake <- struct{}{}:
 		default:
 		}
 	}
 }
 
 // addKinds adds kinds that an earlier leader mirrored.
-func (l *desiredState) addKinds(kinds []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (d *desiredState) addKinds(kinds []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, kind := range kinds {
-		l.addKind(kind)
+		d.addKind(kind)
 	}
 }
 
 // addKind adds a mirrored kind.
-func (l *desiredState) addKind(kind string) {
-	if l.listed[kind] == nil {
-		l.listed[kind] = set{}
+func (d *desiredState) addKind(kind string) {
+	if d.listed[kind] == nil {
+		d.listed[kind] = set{}
 	}
 }
 
 // wantedKind returns the kind whose set should contain an id, or an empty string.
-func (l *desiredState) wantedKind(id string) string {
-	e, ok := l.entries[id]
+func (d *desiredState) wantedKind(id string) string {
+	e, ok := d.entries[id]
 	switch {
 	case !ok:
 		return ""
@@ -141,59 +141,59 @@ func (l *desiredState) wantedKind(id string) string {
 	case e.checkedHere():
 		return ""
 	}
-	if _, ok := l.listed[e.Kind][id]; ok || l.lostMembers[id] == e.Kind {
+	if _, ok := d.listed[e.Kind][id]; ok || d.lostMembers[id] == e.Kind {
 		return e.Kind
 	}
 	return ""
 }
 
 // compare queues an id whose membership differs from the desired one.
-func (l *desiredState) compare(id string, now time.Time) {
-	if _, ok := l.changed[id]; ok {
+func (d *desiredState) compare(id string, now time.Time) {
+	if _, ok := d.changed[id]; ok {
 		return
 	}
-	want := l.wantedKind(id)
-	for kind, ids := range l.listed {
+	want := d.wantedKind(id)
+	for kind, ids := range d.listed {
 		if _, ok := ids[id]; ok != (kind == want) {
-			l.changed[id] = now
+			d.changed[id] = now
 			return
 		}
 	}
 }
 
 // compareAll queues all differences, including leftovers of earlier leaders and of other clients.
-func (l *desiredState) compareAll(now time.Time) {
-	for id := range l.entries {
-		l.compare(id, now)
+func (d *desiredState) compareAll(now time.Time) {
+	for id := range d.entries {
+		d.compare(id, now)
 	}
-	for _, ids := range l.listed {
+	for _, ids := range d.listed {
 		for id := range ids {
-			l.compare(id, now)
+			d.compare(id, now)
 		}
 	}
-	for _, id := range l.orphanedHashes {
-		if _, ok := l.entries[id]; !ok {
-			l.stale[id] = struct{}{}
+	for _, id := range d.orphanedHashes {
+		if _, ok := d.entries[id]; !ok {
+			d.stale[id] = struct{}{}
 		}
 	}
-	l.orphanedHashes = nil
+	d.orphanedHashes = nil
 }
 
 // reconcile records the content of Redis and queues all differences. With all, Redis does not hold this leader's last
 // state, so the hashes are written again too. It returns how many memberships differ from the known ones, and which
 // removals with an unknown outcome were applied.
-func (l *desiredState) reconcile(v View, all bool, now time.Time) (drift int, removed []Removal) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	before := l.listed
-	l.listed = map[string]set{}
+func (d *desiredState) reconcile(v View, all bool, now time.Time) (drift int, removed []Removal) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.listed
+	d.listed = map[string]set{}
 	for kind := range before {
-		l.addKind(kind)
+		d.addKind(kind)
 	}
 	for kind, ids := range v.Active {
-		l.addKind(kind)
+		d.addKind(kind)
 		for _, id := range ids {
-			l.listed[kind][id] = struct{}{}
+			d.listed[kind][id] = struct{}{}
 			if _, ok := before[kind][id]; !ok {
 				drift++
 			}
@@ -201,85 +201,85 @@ func (l *desiredState) reconcile(v View, all bool, now time.Time) (drift int, re
 	}
 	for kind, ids := range before {
 		for id := range ids {
-			if _, ok := l.listed[kind][id]; ok {
+			if _, ok := d.listed[kind][id]; ok {
 				continue
 			}
 			drift++
-			if e, ok := l.entries[id]; !l.loaded || ok && !e.checkedHere() {
-				l.lostMembers[id] = kind
+			if e, ok := d.entries[id]; !d.loaded || ok && !e.checkedHere() {
+				d.lostMembers[id] = kind
 			}
 		}
 	}
 	for _, kind := range v.Wrong {
-		l.wrongTypeKinds[kind] = struct{}{}
+		d.wrongTypeKinds[kind] = struct{}{}
 	}
-	l.orphanedHashes = v.Services
+	d.orphanedHashes = v.Services
 	if all {
-		for id := range l.entries {
-			l.stale[id] = struct{}{}
+		for id := range d.entries {
+			d.stale[id] = struct{}{}
 		}
 	}
-	if l.loaded {
-		l.compareAll(now)
+	if d.loaded {
+		d.compareAll(now)
 	}
-	for _, r := range l.unconfirmedRemovals {
-		if _, still := l.listed[r.Kind][r.ID]; !still {
+	for _, r := range d.unconfirmedRemovals {
+		if _, still := d.listed[r.Kind][r.ID]; !still {
 			removed = append(removed, r)
 		}
 	}
-	l.unconfirmedRemovals = nil
+	d.unconfirmedRemovals = nil
 	return drift, removed
 }
 
 // pending reports whether sets must be changed, and whether hashes must be written.
-func (l *desiredState) pending() (changes, status bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.loaded {
+func (d *desiredState) pending() (changes, status bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.loaded {
 		return false, false
 	}
-	return len(l.changed) > 0 || len(l.wrongTypeKinds) > 0, len(l.stale) > 0
+	return len(d.changed) > 0 || len(d.wrongTypeKinds) > 0, len(d.stale) > 0
 }
 
 // take removes the next batch for a write of the kind op. Each batch names all sets, to get their sizes.
-func (l *desiredState) take(op Op) batch {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := batch{kinds: slices.Sorted(maps.Keys(l.listed)), changed: map[string]time.Time{}}
+func (d *desiredState) take(op Op) batch {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := batch{kinds: slices.Sorted(maps.Keys(d.listed)), changed: map[string]time.Time{}}
 	switch op {
 	case OpChange:
-		for id, since := range l.changed {
+		for id, since := range d.changed {
 			if len(b.changed) == changeBatch {
 				break
 			}
 			b.changed[id] = since
-			delete(l.changed, id)
+			delete(d.changed, id)
 		}
 		for _, kind := range b.kinds {
-			b.sets = append(b.sets, l.setChange(kind, b.changed))
+			b.sets = append(b.sets, d.setChange(kind, b.changed))
 		}
 		for _, s := range b.sets {
 			b.removes = b.removes || len(s.Remove) > 0
 			for _, m := range s.Remove {
-				if l.wantedKind(m.ID) == "" {
-					b.removals = append(b.removals, Removal{m.ID, s.Kind, m.URL, m.Reason, l.lastCheck(m.ID)})
+				if d.wantedKind(m.ID) == "" {
+					b.removals = append(b.removals, Removal{m.ID, s.Kind, m.URL, m.Reason, d.lastCheck(m.ID)})
 				}
 			}
 		}
 		// The hashes of moved services are written with them.
 		for id := range b.changed {
-			l.takeStatus(&b, id)
+			d.takeStatus(&b, id)
 		}
 	case OpStatus:
-		for len(b.status) < statusBatch && len(l.stale) > 0 {
-			if len(l.writeQueue) == 0 {
-				l.writeQueue = slices.AppendSeq(l.writeQueue, maps.Keys(l.stale))
+		for len(b.status) < statusBatch && len(d.stale) > 0 {
+			if len(d.writeQueue) == 0 {
+				d.writeQueue = slices.AppendSeq(d.writeQueue, maps.Keys(d.stale))
 			}
-			last := len(l.writeQueue) - 1
-			id := l.writeQueue[last]
-			l.writeQueue = l.writeQueue[:last]
-			if _, ok := l.stale[id]; ok {
-				l.takeStatus(&b, id)
+			last := len(d.writeQueue) - 1
+			id := d.writeQueue[last]
+			d.writeQueue = d.writeQueue[:last]
+			if _, ok := d.stale[id]; ok {
+				d.takeStatus(&b, id)
 			}
 		}
 	}
@@ -292,28 +292,28 @@ func (l *desiredState) take(op Op) batch {
 }
 
 // lastCheck returns when an entry was checked, or zero without an entry.
-func (l *desiredState) lastCheck(id string) time.Time {
-	if e, ok := l.entries[id]; ok {
+func (d *desiredState) lastCheck(id string) time.Time {
+	if e, ok := d.entries[id]; ok {
 		return e.LastCheck
 	}
 	return time.Time{}
 }
 
-func (l *desiredState) setChange(kind string, ids map[string]time.Time) SetChange {
+func (d *desiredState) setChange(kind string, ids map[string]time.Time) SetChange {
 	s := SetChange{Kind: kind}
-	_, s.Replace = l.wrongTypeKinds[kind]
-	delete(l.wrongTypeKinds, kind)
+	_, s.Replace = d.wrongTypeKinds[kind]
+	delete(d.wrongTypeKinds, kind)
 	for id := range ids {
-		_, is := l.listed[kind][id]
-		should := l.wantedKind(id) == kind
-		switch e, ok := l.entries[id]; {
+		_, is := d.listed[kind][id]
+		should := d.wantedKind(id) == kind
+		switch e, ok := d.entries[id]; {
 		case is == should:
 		case should:
 			s.Add = append(s.Add, Member{id, e.URL, e.Reason})
 		case ok:
 			s.Remove = append(s.Remove, Member{id, e.URL, e.Reason})
 		default:
-			url, known := l.removedURLs[id]
+			url, known := d.removedURLs[id]
 			reason := "not in the directory"
 			if known {
 				reason = "deregistered"
@@ -327,48 +327,48 @@ func (l *desiredState) setChange(kind string, ids map[string]time.Time) SetChang
 	return s
 }
 
-func (l *desiredState) takeStatus(b *batch, id string) {
+func (d *desiredState) takeStatus(b *batch, id string) {
 	if len(b.status) == statusBatch {
 		return
 	}
-	delete(l.stale, id)
-	e, ok := l.entries[id]
+	delete(d.stale, id)
+	e, ok := d.entries[id]
 	if !ok {
 		b.status = append(b.status, StatusChange{ID: id})
 		return
 	}
 	b.status = append(b.status, StatusChange{
 		ID:     id,
-		Fields: statusFields(e, l.epoch),
+		Fields: statusFields(e, d.epoch),
 		// An earlier leader's result is kept until this leader has checked the service.
 		Inherit: e.Status == Unknown || e.Status == "",
 	})
 }
 
 // applied records that a batch was written. It reports whether the sets have the expected sizes.
-func (l *desiredState) applied(b batch, sizes []int, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (d *desiredState) applied(b batch, sizes []int, now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, s := range b.sets {
 		for _, m := range s.Add {
-			l.listed[s.Kind][m.ID] = struct{}{}
-			delete(l.lostMembers, m.ID)
+			d.listed[s.Kind][m.ID] = struct{}{}
+			delete(d.lostMembers, m.ID)
 		}
 		for _, m := range s.Remove {
-			delete(l.listed[s.Kind], m.ID)
+			delete(d.listed[s.Kind], m.ID)
 		}
 	}
 	for id := range b.changed {
 		// The entry may have changed again during the write.
-		l.compare(id, now)
+		d.compare(id, now)
 	}
 	for _, st := range b.status {
-		if _, ok := l.changed[st.ID]; !ok {
-			delete(l.removedURLs, st.ID)
+		if _, ok := d.changed[st.ID]; !ok {
+			delete(d.removedURLs, st.ID)
 		}
 	}
 	for i, size := range sizes {
-		if i < len(b.sets) && size != len(l.listed[b.sets[i].Kind]) {
+		if i < len(b.sets) && size != len(d.listed[b.sets[i].Kind]) {
 			return false
 		}
 	}
@@ -377,48 +377,48 @@ func (l *desiredState) applied(b batch, sizes []int, now time.Time) bool {
 
 // requeue records that a batch was not written, or, with unknown, that its outcome is unknown. Its removals then count
 // as done, so that they do not look like members that Redis lost.
-func (l *desiredState) requeue(b batch, unknown bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (d *desiredState) requeue(b batch, unknown bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, s := range b.sets {
 		if s.Replace {
-			l.wrongTypeKinds[s.Kind] = struct{}{}
+			d.wrongTypeKinds[s.Kind] = struct{}{}
 		}
 		for _, m := range s.Remove {
 			if unknown {
-				delete(l.listed[s.Kind], m.ID)
+				delete(d.listed[s.Kind], m.ID)
 			}
 		}
 	}
 	if unknown {
-		l.unconfirmedRemovals = append(l.unconfirmedRemovals, b.removals...)
+		d.unconfirmedRemovals = append(d.unconfirmedRemovals, b.removals...)
 	}
-	maps.Copy(l.changed, b.changed)
+	maps.Copy(d.changed, b.changed)
 	for _, st := range b.status {
-		l.stale[st.ID] = struct{}{}
+		d.stale[st.ID] = struct{}{}
 	}
 }
 
 // kinds returns the mirrored kinds, sorted.
-func (l *desiredState) kinds() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Sorted(maps.Keys(l.listed))
+func (d *desiredState) kinds() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.listed))
 }
 
 // readActive calls read with active, with l.mu held.
-func (l *desiredState) readActive(read func(active func(id, kind string) bool)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	read(l.active)
+func (d *desiredState) readActive(read func(active func(id, kind string) bool)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	read(d.active)
 }
 
 // active reports whether an id is in a set, checking the set of kind first. l.mu is held.
-func (l *desiredState) active(id, kind string) bool {
-	if _, ok := l.listed[kind][id]; ok {
+func (d *desiredState) active(id, kind string) bool {
+	if _, ok := d.listed[kind][id]; ok {
 		return true
 	}
-	for _, ids := range l.listed {
+	for _, ids := range d.listed {
 		if _, ok := ids[id]; ok {
 			return true
 		}
@@ -426,8 +426,8 @@ func (l *desiredState) active(id, kind string) bool {
 	return false
 }
 
-func (l *desiredState) activeOf(kind string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.listed[kind])
+func (d *desiredState) activeOf(kind string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.listed[kind])
 }

@@ -134,8 +134,8 @@ func numbered(n int) []string {
 	return ids
 }
 
-// said returns the events as "type id".
-func said(events []mirrortest.Event) []string {
+// described returns the events as "type id".
+func described(events []mirrortest.Event) []string {
 	var out []string
 	for _, e := range events {
 		out = append(out, e.Type+" "+e.ID)

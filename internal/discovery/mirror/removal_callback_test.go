@@ -26,11 +26,11 @@ func TestRemoved_WriteFailsOrSucceeds_ReportsRemovalsOnceTrue(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := mirrortest.NewMemory()
-				var told []mirror.Removal // by Run, while the test waits
-				w := start(t, mirror.Config{Store: store, Removed: func(r []mirror.Removal) { told = append(told, r...) }})
+				var removed []mirror.Removal // by Run, while the test waits
+				w := start(t, mirror.Config{Store: store, Removed: func(r []mirror.Removal) { removed = append(removed, r...) }})
 				w.Update(entries(mirror.Healthy, "a", "b", "c"), nil)
 				settle(time.Second)
-				require.Empty(t, told)
+				require.Empty(t, removed)
 
 				store.SetHook(func(_ context.Context, op mirror.Op, do func()) error {
 					if op == mirror.OpChange {
@@ -45,7 +45,7 @@ func TestRemoved_WriteFailsOrSucceeds_ReportsRemovalsOnceTrue(t *testing.T) {
 				moved[0].Kind = "signer"
 				w.Update(slices.Concat(ill, moved), []string{"b"})
 				settle(10 * time.Second)
-				require.Empty(t, told, "the removal is not confirmed yet")
+				require.Empty(t, removed, "the removal is not confirmed yet")
 				store.SetHook(nil)
 				settle(10 * time.Second)
 				require.Empty(t, store.Members(active))
@@ -53,9 +53,9 @@ func TestRemoved_WriteFailsOrSucceeds_ReportsRemovalsOnceTrue(t *testing.T) {
 				require.ElementsMatch(t, []mirror.Removal{
 					{ID: "a", Kind: "relayer", URL: "http://a", Reason: "status 500", Checked: checked},
 					{ID: "b", Kind: "relayer", URL: "http://b", Reason: "deregistered"},
-				}, told)
+				}, removed)
 				settle(time.Minute)
-				require.Len(t, told, 2, "once")
+				require.Len(t, removed, 2, "once")
 			})
 		})
 	}

@@ -387,7 +387,7 @@ func TestWriter_OutcomeUnknown_ReadersSeeEachChangeOnce(t *testing.T) {
 					if op == mirror.OpClaim && name != "NotDone" && name != "Twice" && name != "MuchLater" {
 						want = append([]string{"leader node-1"}, want...) // the claim is repeated, and publishes the leader again
 					}
-					require.Equal(t, want, said(store.Events()))
+					require.Equal(t, want, described(store.Events()))
 				})
 			})
 		}
@@ -421,7 +421,7 @@ func TestWriter_ChangeDuringWrite_IsNotLost(t *testing.T) {
 		require.Empty(t, store.Hash("relayer:status:svc:d"))
 		require.Equal(t, []string{
 			"leader node-1", "added a", "added b", "added c", "added d", "removed a", "added a", "removed c", "removed d",
-		}, said(store.Events()))
+		}, described(store.Events()))
 	})
 }
 

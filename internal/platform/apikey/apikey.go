@@ -60,9 +60,9 @@ func Parse(s string) ([]Key, error) {
 				problems = append(problems, fmt.Errorf("API key %d: not name:key", len(keys)+len(problems)+1))
 				continue
 			}
-			name, word, told := strings.Cut(name, "/")
+			name, word, given := strings.Cut(name, "/")
 			role, known := roles[word]
-			if told && !known {
+			if given && !known {
 				problems = append(problems, fmt.Errorf("API key %d: its role is neither read nor submit", len(keys)+len(problems)+1))
 				continue
 			}

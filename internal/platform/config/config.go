@@ -232,12 +232,12 @@ type reportingMapper struct {
 	parser *Parser
 }
 
-func (l *reportingMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+func (m *reportingMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	token := ctx.Scan.Peek()
 	if !token.IsValue() && target.Kind() != reflect.Bool {
 		return errors.New("needs a value")
 	}
-	err := l.Mapper.Decode(ctx, target)
+	err := m.Mapper.Decode(ctx, target)
 	if err == nil {
 		err = checkValue(ctx.Value, target)
 	} else {
@@ -251,13 +251,13 @@ func (l *reportingMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) 
 	if flag.Tag.Has(secretTag) {
 		value = "the value "
 	}
-	l.parser.problems.addAt(flag, value+err.Error(), fixFor(ctx.Value, target))
+	m.parser.problems.addAt(flag, value+err.Error(), fixFor(ctx.Value, target))
 	target.SetZero()
 	if !flag.HasDefault {
 		return nil
 	}
 	scan := kong.ScanFromTokens(kong.Token{Type: kong.FlagValueToken, Value: flag.Default})
-	return l.Mapper.Decode(&kong.DecodeContext{Value: ctx.Value, Scan: scan}, target)
+	return m.Mapper.Decode(&kong.DecodeContext{Value: ctx.Value, Scan: scan}, target)
 }
 
 func commandName(kctx *kong.Context) string {

@@ -25,18 +25,18 @@ const maxRate = 1e6
 // ParseRate parses a number of requests per second, optionally followed by a colon and the burst. The default burst is
 // three seconds of the rate. "0" is no limit.
 func ParseRate(s string) (r Rate, err error) {
-	perSecond, burst, told := strings.Cut(s, ":")
+	perSecond, burst, given := strings.Cut(s, ":")
 	r.PerSecond, err = strconv.ParseFloat(perSecond, 64)
 	if err != nil || !(r.PerSecond >= 0 && r.PerSecond <= maxRate) {
 		return Rate{}, fmt.Errorf("%q is no number of requests a second from 0 to %d", perSecond, int(maxRate))
 	}
 	r.Burst = int(math.Ceil(r.PerSecond * burstSeconds))
-	if told {
+	if given {
 		if r.Burst, err = strconv.Atoi(burst); err != nil || r.Burst < 1 || r.Burst > maxRate*burstSeconds {
 			return Rate{}, fmt.Errorf("%q is no number of requests that may come at once", burst)
 		}
 	}
-	if r.PerSecond == 0 && told {
+	if r.PerSecond == 0 && given {
 		return Rate{}, fmt.Errorf("%q: without a rate there is no burst", s)
 	}
 	return r, nil

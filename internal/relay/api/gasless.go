@@ -52,43 +52,43 @@ type gaslessRequest struct {
 }
 
 // parse returns the forward request and the fields of the domain that the client stated.
-func (b *gaslessRequest) parse() (*forward.Request, forward.Domain, error) {
+func (r *gaslessRequest) parse() (*forward.Request, forward.Domain, error) {
 	var declared forward.Domain
-	if b.Request == nil {
+	if r.Request == nil {
 		return nil, declared, relay.Invalidf("request", "is missing")
 	}
 	for field, given := range map[string]bool{
-		"from": b.Request.From != nil, "to": b.Request.To != nil, "gas": b.Request.Gas != nil, "nonce": b.Request.Nonce != nil,
-		"deadline": b.Request.Deadline != nil,
+		"from": r.Request.From != nil, "to": r.Request.To != nil, "gas": r.Request.Gas != nil, "nonce": r.Request.Nonce != nil,
+		"deadline": r.Request.Deadline != nil,
 	} {
 		if !given {
 			return nil, declared, relay.Invalidf("request."+field, "is missing")
 		}
 	}
-	if b.Request.Value.orZero().Sign() != 0 {
+	if r.Request.Value.orZero().Sign() != 0 {
 		return nil, declared, relay.Invalidf("request.value", "must be 0: the relayer would pay it")
 	}
-	gas, err := gasLimit(b.Request.Gas)
+	gas, err := gasLimit(r.Request.Gas)
 	if err != nil {
 		return nil, declared, relay.Invalidf("request.gas", "must be 1 to %d", int64(maxGas))
 	}
-	deadline := b.Request.Deadline.orZero()
+	deadline := r.Request.Deadline.orZero()
 	if !deadline.IsUint64() || deadline.Uint64() > forward.MaxDeadline {
 		return nil, declared, relay.Invalidf("request.deadline", "must be a Unix time in seconds")
 	}
-	declared = forward.Domain{Name: b.Domain.Name, Version: b.Domain.Version}
-	if id := b.Domain.ChainID; id != nil {
+	declared = forward.Domain{Name: r.Domain.Name, Version: r.Domain.Version}
+	if id := r.Domain.ChainID; id != nil {
 		declared.ChainID = math.MaxUint64 // no chain of a node
 		if n := id.orZero(); n.IsUint64() {
 			declared.ChainID = n.Uint64()
 		}
 	}
-	if c := b.Domain.VerifyingContract; c != nil {
+	if c := r.Domain.VerifyingContract; c != nil {
 		declared.VerifyingContract = common.Address(*c)
 	}
 	return &forward.Request{
-		From: common.Address(*b.Request.From), To: common.Address(*b.Request.To), Value: new(big.Int), Gas: gas,
-		Nonce: b.Request.Nonce.orZero(), Deadline: deadline.Uint64(), Data: b.Request.Data, Signature: b.Signature,
+		From: common.Address(*r.Request.From), To: common.Address(*r.Request.To), Value: new(big.Int), Gas: gas,
+		Nonce: r.Request.Nonce.orZero(), Deadline: deadline.Uint64(), Data: r.Request.Data, Signature: r.Signature,
 	}, declared, nil
 }
 

@@ -27,7 +27,7 @@ type Store interface {
 	Apply(ctx context.Context, reports []relay.Update) ([]store.Applied, error)
 	MatchReports(ctx context.Context) (removed int, err error)
 	Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (bool, error)
-	Leave(ctx context.Context, id uuid.UUID, relayerTx string) error
+	StopWithdrawing(ctx context.Context, id uuid.UUID, relayerTx string) error
 	Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string) (bool, error)
 	Purge(ctx context.Context, history time.Duration, limit int) (deleted int, err error)
 }
@@ -222,7 +222,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 	switch {
 	case !swallowed(&got):
 		if d.Withdrawing && !got.IsCanceled {
-			if err := r.cfg.Store.Leave(ctx, d.ID, d.RelayerTx); err != nil {
+			if err := r.cfg.Store.StopWithdrawing(ctx, d.ID, d.RelayerTx); err != nil {
 				return err
 			}
 		}

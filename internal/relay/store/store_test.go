@@ -415,12 +415,12 @@ func TestApply_WithdrawnByANoOp_IsQueuedAgain(t *testing.T) {
 }
 
 // A cancellation that the relay path has not asked for ends the transaction, also if it wanted to ask before.
-func TestApply_CanceledAfterLeave_IsCanceled(t *testing.T) {
+func TestApply_CanceledAfterStopWithdrawing_IsCanceled(t *testing.T) {
 	f := setup(t)
 	tx := f.submitted("shop", "r1")
 	_, err := f.Withdraw(t.Context(), tx.ID, "r1")
 	require.NoError(t, err)
-	require.NoError(t, f.Leave(t.Context(), tx.ID, "r1"))
+	require.NoError(t, f.StopWithdrawing(t.Context(), tx.ID, "r1"))
 	f.apply(relay.Update{RelayerTx: "r1", Status: relay.Canceled, Hash: &common.Hash{9}, Revision: 5})
 	require.Equal(t, relay.Canceled, f.read(tx.ID).Status)
 }

@@ -34,11 +34,11 @@ func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*
 	if err := postgres.Check(ctx, db, store.Migrations()); err != nil {
 		return nil, err
 	}
-	l, err := store.Attach(ctx, db, chainID, pool)
+	s, err := store.Attach(ctx, db, chainID, pool)
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{Store: l, Outbox: webhook.NewOutbox(db, events.Pool{ChainID: chainID, ID: pool}.Source())}, nil
+	return &Admin{Store: s, Outbox: webhook.NewOutbox(db, events.Pool{ChainID: chainID, ID: pool}.Source())}, nil
 }
 
 // Outcome is the outcome of a change.

@@ -77,9 +77,9 @@ func TestOutcomeOf(t *testing.T) {
 func open(t *testing.T, genesis common.Hash, key common.Address) *Admin {
 	t.Helper()
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)
-	l := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: "pool"})
-	require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: key}}))
-	_, err := l.InitChain(t.Context(), genesis)
+	s := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: "pool"})
+	require.NoError(t, s.Register(t.Context(), []store.Registration{{Address: key}}))
+	_, err := s.InitChain(t.Context(), genesis)
 	require.NoError(t, err)
 	a, err := Open(t.Context(), db, testchain.ChainID, "pool")
 	require.NoError(t, err)
@@ -220,7 +220,7 @@ func TestStartOver_ChainChangedSincePlan_ChecksNodesAgain(t *testing.T) {
 	third := testchain.Simulated(t, testchain.SimulatedOptions{})
 	key := one.Accounts[0].Address
 	a := open(t, genesisOf(t, one), key)
-	verdicts, err := a.Store.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*store.NewTransaction{{
+	results, err := a.Store.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*store.NewTransaction{{
 		ID: uuid.Must(uuid.NewV7()), Target: "pool", Caller: "me", Kind: relayer.KindTransaction, Request: relayer.Request{To: &key},
 	}})
 	require.NoError(t, err)
@@ -238,7 +238,7 @@ func TestStartOver_ChainChangedSincePlan_ChecksNodesAgain(t *testing.T) {
 	_, err = a.StartOver(t.Context(), nodes(t, one), plan)
 	require.ErrorIs(t, err, ErrSameChain)
 	require.Equal(t, NotDone, OutcomeOf(err))
-	now, err := a.Store.Transaction(t.Context(), verdicts[0].Tx.ID)
+	now, err := a.Store.Transaction(t.Context(), results[0].Tx.ID)
 	require.NoError(t, err)
 	require.False(t, now.Status.Final())
 }
@@ -247,11 +247,11 @@ func TestAwaitDrained_ContextCanceled_Returns(t *testing.T) {
 	t.Parallel()
 	key := common.HexToAddress("0x1")
 	a := open(t, common.Hash{1}, key)
-	verdicts, err := a.Store.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*store.NewTransaction{{
+	results, err := a.Store.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*store.NewTransaction{{
 		ID: uuid.Must(uuid.NewV7()), Target: "pool", Caller: "me", Kind: relayer.KindTransaction, Request: relayer.Request{To: &key},
 	}})
 	require.NoError(t, err)
-	require.NoError(t, verdicts[0].Err)
+	require.NoError(t, results[0].Err)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	stopped := errors.New("stopped")
@@ -276,7 +276,7 @@ func TestAwaitDrained_ContextCanceled_Returns(t *testing.T) {
 	// This attempt never comes.
 	short, end := context.WithTimeout(t.Context(), 250*time.Millisecond)
 	defer end()
-	tx, last := a.AwaitAttempt(short, verdicts[0].Tx.ID, 0)
+	tx, last := a.AwaitAttempt(short, results[0].Tx.ID, 0)
 	require.Nil(t, tx)
 	require.Nil(t, last)
 }

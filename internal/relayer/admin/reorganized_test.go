@@ -162,8 +162,8 @@ func (r *reorg) stopped() {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
-// told returns the statuses of a transaction that the webhook target received, in their order.
-func (r *reorg) told(tx *relayer.Transaction) (statuses []string) {
+// delivered returns the statuses of a transaction that the webhook target received, in their order.
+func (r *reorg) delivered(tx *relayer.Transaction) (statuses []string) {
 	r.t.Helper()
 	rows, err := r.db.Pool(r.t).Query(r.t.Context(), `SELECT status FROM relayer_deliveries WHERE subject = $1 ORDER BY revision`, tx.ID)
 	require.NoError(r.t, err)
@@ -236,9 +236,9 @@ func TestTakeBack_DeepReorganization_EachIsExecutedOnce(t *testing.T) {
 				(SELECT sum(gas_used * gas_price_paid) AS cost FROM relayer_txs) AS t WHERE b.spent <> t.cost`).Scan(&wrong))
 			require.Zero(t, wrong)
 			// The first one is mined while it is taken back: that may be delivered at once.
-			told := r.told(r.txs[1])
-			at := slices.Index(told, "confirmed")
-			require.Equal(t, []string{"broadcasted", "mined", "confirmed"}, slices.Compact(told[at+1:]))
+			delivered := r.delivered(r.txs[1])
+			at := slices.Index(delivered, "confirmed")
+			require.Equal(t, []string{"broadcasted", "mined", "confirmed"}, slices.Compact(delivered[at+1:]))
 		})
 	}
 }

@@ -45,15 +45,15 @@ type KeyCount struct {
 }
 
 // next returns the lowest nonce that no node knows a transaction of.
-func (n KeyCount) next() uint64 { return max(n.Mined, n.Pending) }
+func (c KeyCount) next() uint64 { return max(c.Mined, c.Pending) }
 
 // Jump returns by how many nonces a resync would raise the next nonce, if that is more than relayers raise it by themselves
 // by default; else 0. Nodes that count too many would cost a no-op for each of them.
-func (n KeyCount) Jump() uint64 {
-	if n.next() <= n.Key.NextNonce+tracker.DefaultMaxNonceJump {
+func (c KeyCount) Jump() uint64 {
+	if c.next() <= c.Key.NextNonce+tracker.DefaultMaxNonceJump {
 		return 0
 	}
-	return n.next() - n.Key.NextNonce
+	return c.next() - c.Key.NextNonce
 }
 
 const (

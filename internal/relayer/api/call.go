@@ -35,63 +35,63 @@ type exchange struct {
 }
 
 // Header returns the response's header.
-func (c *exchange) Header() http.Header { return c.w.Header() }
+func (e *exchange) Header() http.Header { return e.w.Header() }
 
 // WriteHeader begins the response.
-func (c *exchange) WriteHeader(code int) {
-	if c.code == 0 {
-		c.code = code
+func (e *exchange) WriteHeader(code int) {
+	if e.code == 0 {
+		e.code = code
 	}
-	c.w.WriteHeader(code)
+	e.w.WriteHeader(code)
 }
 
 // Write continues the response.
-func (c *exchange) Write(p []byte) (int, error) {
-	if c.code == 0 {
-		c.code = http.StatusOK
+func (e *exchange) Write(p []byte) (int, error) {
+	if e.code == 0 {
+		e.code = http.StatusOK
 	}
-	return c.w.Write(p)
+	return e.w.Write(p)
 }
 
 // Unwrap returns the writer for [http.ResponseController].
-func (c *exchange) Unwrap() http.ResponseWriter { return c.w }
+func (e *exchange) Unwrap() http.ResponseWriter { return e.w }
 
 // bufferPool holds buffers for a request's body and its response. A buffer that has grown large is not returned to it.
 var bufferPool = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-func (c *exchange) buffer() *bytes.Buffer {
-	if c.scratch == nil {
-		c.scratch, _ = bufferPool.Get().(*bytes.Buffer)
+func (e *exchange) buffer() *bytes.Buffer {
+	if e.scratch == nil {
+		e.scratch, _ = bufferPool.Get().(*bytes.Buffer)
 	}
-	c.scratch.Reset()
-	return c.scratch
+	e.scratch.Reset()
+	return e.scratch
 }
 
-func (c *exchange) release() {
-	if c.scratch != nil && c.scratch.Cap() <= 64<<10 {
-		bufferPool.Put(c.scratch)
+func (e *exchange) release() {
+	if e.scratch != nil && e.scratch.Cap() <= 64<<10 {
+		bufferPool.Put(e.scratch)
 	}
-	c.scratch = nil
+	e.scratch = nil
 }
 
 // body reads the request's body, which must be JSON and is bounded. The result is valid until the response.
-func (c *exchange) body() ([]byte, error) {
-	if c.r.ContentLength > maxBody {
-		c.Header().Set("Connection", "close") // instead of reading it all
+func (e *exchange) body() ([]byte, error) {
+	if e.r.ContentLength > maxBody {
+		e.Header().Set("Connection", "close") // instead of reading it all
 		return nil, errTooLarge
 	}
-	if ct := c.r.Header.Get("Content-Type"); ct != "" && ct != "application/json" {
+	if ct := e.r.Header.Get("Content-Type"); ct != "" && ct != "application/json" {
 		if media, params, err := mime.ParseMediaType(ct); err != nil ||
-			media != "application/json" && (media != "application/merge-patch+json" || c.r.Method != http.MethodPatch) ||
+			media != "application/json" && (media != "application/merge-patch+json" || e.r.Method != http.MethodPatch) ||
 			params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8") {
 			return nil, &httpError{http.StatusUnsupportedMediaType, "send application/json in UTF-8"}
 		}
 	}
-	if ce := c.r.Header.Get("Content-Encoding"); ce != "" && ce != "identity" {
+	if ce := e.r.Header.Get("Content-Encoding"); ce != "" && ce != "identity" {
 		return nil, &httpError{http.StatusUnsupportedMediaType, "send the body as it is, without Content-Encoding"}
 	}
-	b := c.buffer()
-	if _, err := b.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, maxBody)); err != nil {
+	b := e.buffer()
+	if _, err := b.ReadFrom(http.MaxBytesReader(e.w, e.r.Body, maxBody)); err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, errTooLarge
 		}
@@ -103,37 +103,37 @@ func (c *exchange) body() ([]byte, error) {
 var errTooLarge = &httpError{http.StatusRequestEntityTooLarge, "the body must not have more than " + strconv.Itoa(maxBody) + " bytes"}
 
 // ok responds with data in its envelope.
-func (c *exchange) ok(v any) error {
-	c.answer(http.StatusOK, v)
+func (e *exchange) ok(v any) error {
+	e.answer(http.StatusOK, v)
 	return nil
 }
 
 // answer writes v as JSON.
-func (c *exchange) answer(code int, v any) {
-	b := c.buffer()
+func (e *exchange) answer(code int, v any) {
+	b := e.buffer()
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
 		// The relayer's own values always encode, but a node's response might not.
-		c.err = errors.Join(c.err, err)
+		e.err = errors.Join(e.err, err)
 		b.Reset()
 		code = http.StatusInternalServerError
 		_ = enc.Encode(openzeppelin.Failed("internal error: the answer can't be encoded"))
 	}
-	c.write(code, bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
+	e.write(code, bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
 }
 
-func (c *exchange) write(code int, body []byte) {
-	h := c.Header()
+func (e *exchange) write(code int, body []byte) {
+	h := e.Header()
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = jsonType
 	}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	if c.slowReaderTimeout > 0 {
-		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.slowReaderTimeout)) // the server's applies if this fails
+	if e.slowReaderTimeout > 0 {
+		_ = http.NewResponseController(e.w).SetWriteDeadline(time.Now().Add(e.slowReaderTimeout)) // the server's applies if this fails
 	}
-	c.WriteHeader(code)
-	_, _ = c.Write(body) // the client may have gone; there is no one to report an error to
+	e.WriteHeader(code)
+	_, _ = e.Write(body) // the client may have gone; there is no one to report an error to
 }
 
 // These are shared values of headers, which must not be changed.

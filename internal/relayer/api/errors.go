@@ -38,26 +38,26 @@ const fundsRetry = 30
 
 // mapError maps errors to responses. Its cases begin with errors that must not be mistaken for others.
 func mapError(err error, c *exchange) refusal {
-	said := func(code int, message string) refusal { return refusal{code: code, body: openzeppelin.Failed(message)} }
+	refused := func(code int, message string) refusal { return refusal{code: code, body: openzeppelin.Failed(message)} }
 
 	if own, ok := errors.AsType[*httpError](err); ok {
-		return said(own.code, own.message)
+		return refused(own.code, own.message)
 	}
 	// ErrUnavailable reports that nothing was stored, even if a deadline is the cause.
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if errors.Is(err, relayer.ErrUnknown) || late && !errors.Is(err, relayer.ErrUnavailable) {
-		r := said(http.StatusGatewayTimeout, unknownMessage(c))
+		r := refused(http.StatusGatewayTimeout, unknownMessage(c))
 		r.retryAfter, r.internal = 1, true
 		return r
 	}
 	if invalid, ok := errors.AsType[*relayer.InvalidError](err); ok {
-		return said(http.StatusBadRequest, invalid.Error())
+		return refused(http.StatusBadRequest, invalid.Error())
 	}
 	if revert, ok := errors.AsType[*relayer.RevertError](err); ok {
-		return said(http.StatusBadRequest, clip(revert.Error(), 1024))
+		return refused(http.StatusBadRequest, clip(revert.Error(), 1024))
 	}
 	if state, ok := errors.AsType[*relayer.StateError](err); ok {
-		return said(http.StatusBadRequest, state.Error())
+		return refused(http.StatusBadRequest, state.Error())
 	}
 	if limit, ok := errors.AsType[*relayer.LimitError](err); ok {
 		after := max(1, int64((limit.After+time.Second-1)/time.Second))
@@ -67,31 +67,31 @@ func mapError(err error, c *exchange) refusal {
 		}
 	}
 	if funds, ok := errors.AsType[*relayer.FundsError](err); ok {
-		r := said(http.StatusServiceUnavailable, funds.Error())
+		r := refused(http.StatusServiceUnavailable, funds.Error())
 		r.retryAfter, r.internal = fundsRetry, true // an operator needs this in the log
 		return r
 	}
 	switch {
 	case errors.Is(err, relayer.ErrNotFound):
-		return said(http.StatusNotFound, notFoundMessage(c))
+		return refused(http.StatusNotFound, notFoundMessage(c))
 	case errors.Is(err, relayer.ErrDisabled):
-		return said(http.StatusForbidden, "Relayer disabled")
+		return refused(http.StatusForbidden, "Relayer disabled")
 	case errors.Is(err, relayer.ErrPaused):
-		return said(http.StatusForbidden, "Relayer paused")
+		return refused(http.StatusForbidden, "Relayer paused")
 	case errors.Is(err, relayer.ErrSigningOff):
-		return said(http.StatusForbidden, "this relayer signs no messages: RELAYER_ALLOW_MESSAGE_SIGNING is off, or auto with RELAYER_ALLOWED_RECEIVERS listed")
+		return refused(http.StatusForbidden, "this relayer signs no messages: RELAYER_ALLOW_MESSAGE_SIGNING is off, or auto with RELAYER_ALLOWED_RECEIVERS listed")
 	case errors.Is(err, relayer.ErrKeyReused):
-		return said(http.StatusUnprocessableEntity, "this Idempotency-Key has been used with another body")
+		return refused(http.StatusUnprocessableEntity, "this Idempotency-Key has been used with another body")
 	case errors.Is(err, relayer.ErrOtherScope):
-		return said(http.StatusPreconditionFailed, "the Idempotency-Scope of this relayer and API key is another one, and its Idempotency-Keys are not those of the relayer that you mean; nothing was stored")
+		return refused(http.StatusPreconditionFailed, "the Idempotency-Scope of this relayer and API key is another one, and its Idempotency-Keys are not those of the relayer that you mean; nothing was stored")
 	case errors.Is(err, relayer.ErrForgotten):
-		return said(http.StatusGone, "this Idempotency-Key has been used, and what became of its transaction is no longer known")
+		return refused(http.StatusGone, "this Idempotency-Key has been used, and what became of its transaction is no longer known")
 	case errors.Is(err, relayer.ErrUnavailable):
-		r := said(http.StatusServiceUnavailable, unavailableMessage(c))
+		r := refused(http.StatusServiceUnavailable, unavailableMessage(c))
 		r.retryAfter, r.internal = 1, true
 		return r
 	}
-	r := said(http.StatusInternalServerError, "internal error: the relayer's log has it under request "+c.requestID)
+	r := refused(http.StatusInternalServerError, "internal error: the relayer's log has it under request "+c.requestID)
 	r.internal = true
 	return r
 }
@@ -105,7 +105,7 @@ func unavailableMessage(c *exchange) string {
 }
 
 // reads reports whether a call only reads.
-func (c *exchange) reads() bool { return c.r.Method == http.MethodGet || c.r.Method == http.MethodHead }
+func (e *exchange) reads() bool { return e.r.Method == http.MethodGet || e.r.Method == http.MethodHead }
 
 func unknownMessage(c *exchange) string {
 	switch {
@@ -133,15 +133,15 @@ func notFoundMessage(c *exchange) string {
 }
 
 // fail responds with an error.
-func (c *exchange) fail(err error) {
-	r := mapError(err, c)
+func (e *exchange) fail(err error) {
+	r := mapError(err, e)
 	if r.internal {
-		c.err = err
+		e.err = err
 	}
 	if r.retryAfter > 0 {
-		c.Header().Set("Retry-After", strconv.FormatInt(r.retryAfter, 10))
+		e.Header().Set("Retry-After", strconv.FormatInt(r.retryAfter, 10))
 	}
-	c.answer(r.code, r.body)
+	e.answer(r.code, r.body)
 }
 
 func clip(s string, most int) string {

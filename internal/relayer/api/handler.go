@@ -205,19 +205,19 @@ func normalizePath(path string) string {
 }
 
 // identify sets the request's id from its header, or a new one.
-func (c *exchange) identify() error {
-	ids := c.r.Header["X-Request-Id"]
+func (e *exchange) identify() error {
+	ids := e.r.Header["X-Request-Id"]
 	if len(ids) == 1 && ids[0] != "" {
 		if err := openzeppelin.CheckMetadata("X-Request-Id", ids[0]); err != nil {
-			c.requestID = newRequestID()
-			c.Header().Set("X-Request-Id", c.requestID)
+			e.requestID = newRequestID()
+			e.Header().Set("X-Request-Id", e.requestID)
 			return err
 		}
-		c.requestID = ids[0]
+		e.requestID = ids[0]
 	} else {
-		c.requestID = newRequestID()
+		e.requestID = newRequestID()
 	}
-	c.Header()["X-Request-Id"] = []string{c.requestID}
+	e.Header()["X-Request-Id"] = []string{e.requestID}
 	if len(ids) > 1 {
 		return relayer.Invalidf("X-Request-Id", "is there twice")
 	}
@@ -311,10 +311,10 @@ func (h *Handler) health() relayer.Health {
 
 var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}
 
-func (c *exchange) unauthorized() {
-	c.Header()["Www-Authenticate"] = []string{"Bearer"}
-	c.Header()["Connection"] = []string{"close"} // an idle one would keep a slot that callers need
-	c.answer(http.StatusUnauthorized, openzeppelin.Unauthorized())
+func (e *exchange) unauthorized() {
+	e.Header()["Www-Authenticate"] = []string{"Bearer"}
+	e.Header()["Connection"] = []string{"close"} // an idle one would keep a slot that callers need
+	e.answer(http.StatusUnauthorized, openzeppelin.Unauthorized())
 }
 
 func (h *Handler) panicked(c *exchange, value any) {

@@ -19,7 +19,7 @@ const (
 	includeLastConfirmed = "include_last_confirmed_tx"
 )
 
-func (c *exchange) relayerID() string { return c.r.PathValue("relayer_id") }
+func (e *exchange) relayerID() string { return e.r.PathValue("relayer_id") }
 
 func (h *Handler) relayers(ctx context.Context, c *exchange) error {
 	p, err := c.page()
@@ -189,8 +189,8 @@ func (h *Handler) description(_ context.Context, c *exchange) error {
 // query returns the request's query. A malformed query is an error, because parameters dropped from it would be missing
 // silently. Unknown parameters are ignored, as OpenZeppelin's (v1.8) ignores them: its PaginationQuery and StatusQuery are
 // read by actix's web::Query without deny_unknown_fields.
-func (c *exchange) query() (url.Values, error) {
-	query, err := url.ParseQuery(c.r.URL.RawQuery)
+func (e *exchange) query() (url.Values, error) {
+	query, err := url.ParseQuery(e.r.URL.RawQuery)
 	if err != nil {
 		return nil, relayer.Invalidf("", "the query string is malformed: %s", clip(err.Error(), 200))
 	}
@@ -210,8 +210,8 @@ const (
 func (p paging) offset() int { return int(p.number-1) * int(p.size) }
 func (p paging) limit() int  { return int(p.size) }
 
-func (c *exchange) page() (p paging, err error) {
-	query, err := c.query()
+func (e *exchange) page() (p paging, err error) {
+	query, err := e.query()
 	if err != nil {
 		return p, err
 	}

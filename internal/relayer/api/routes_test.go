@@ -419,8 +419,8 @@ func TestErrors_NotReady_PointsAtHealth(t *testing.T) {
 	a := setup(t)
 	a.fail = relayer.ErrUnavailable
 	for method, stored := range map[string]bool{"GET": false, "POST": true} {
-		said := *read(t, a.do(method, poolTransactions, submission("1")), 503).Error
-		require.Contains(t, said, "see /health")
-		require.Equal(t, stored, strings.Contains(said, "nothing was stored"), said)
+		message := *read(t, a.do(method, poolTransactions, submission("1")), 503).Error
+		require.Contains(t, message, "see /health")
+		require.Equal(t, stored, strings.Contains(message, "nothing was stored"), message)
 	}
 }

@@ -32,9 +32,9 @@ func (h *Handler) submit(ctx context.Context, c *exchange) error {
 }
 
 // idempotencyKey returns the request's key; "" for none.
-func (c *exchange) idempotencyKey() (string, error) {
+func (e *exchange) idempotencyKey() (string, error) {
 	const longest = 255
-	switch keys := c.r.Header[idempotencyKey]; {
+	switch keys := e.r.Header[idempotencyKey]; {
 	case len(keys) == 0:
 		return "", nil
 	case len(keys) > 1:
@@ -47,8 +47,8 @@ func (c *exchange) idempotencyKey() (string, error) {
 }
 
 // request reads the transaction from the body. Metadata that the body lacks is read from headers.
-func (c *exchange) request() (relayer.Request, error) {
-	body, err := c.body()
+func (e *exchange) request() (relayer.Request, error) {
+	body, err := e.body()
 	if err != nil {
 		return relayer.Request{}, err
 	}
@@ -57,9 +57,9 @@ func (c *exchange) request() (relayer.Request, error) {
 		return r, err
 	}
 	if r.Metadata.RequestID == "" {
-		r.Metadata.RequestID = c.requestID
+		r.Metadata.RequestID = e.requestID
 	}
-	traced := tracing.Extract(context.Background(), c.r.Header.Get("Traceparent"))
+	traced := tracing.Extract(context.Background(), e.r.Header.Get("Traceparent"))
 	r.Traceparent = tracing.Inject(traced)
 	if parent := trace.SpanContextFromContext(traced); r.Metadata.TraceID == "" && parent.IsValid() {
 		r.Metadata.TraceID = parent.TraceID().String()
@@ -68,11 +68,11 @@ func (c *exchange) request() (relayer.Request, error) {
 }
 
 // tx responds with a transaction.
-func (c *exchange) tx(tx *relayer.Transaction, err error) error {
+func (e *exchange) tx(tx *relayer.Transaction, err error) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(openzeppelin.OK(openzeppelin.FromTransaction(tx)))
+	return e.ok(openzeppelin.OK(openzeppelin.FromTransaction(tx)))
 }
 
 func (h *Handler) transactions(ctx context.Context, c *exchange) error {
@@ -100,9 +100,9 @@ func (h *Handler) transactions(ctx context.Context, c *exchange) error {
 	return c.ok(listed(data, p, total))
 }
 
-func (c *exchange) filter() (relayer.Filter, error) {
+func (e *exchange) filter() (relayer.Filter, error) {
 	var f relayer.Filter
-	query, err := c.query()
+	query, err := e.query()
 	if err != nil {
 		return f, err
 	}
@@ -134,9 +134,9 @@ func (c *exchange) filter() (relayer.Filter, error) {
 }
 
 // transactionID returns the path's id. An invalid id is not found, as with OpenZeppelin, where an id can be any string.
-func (c *exchange) transactionID() (uuid.UUID, error) {
+func (e *exchange) transactionID() (uuid.UUID, error) {
 	const textLen = 36 // without the braces and prefixes that Parse accepts too
-	s := c.r.PathValue("transaction_id")
+	s := e.r.PathValue("transaction_id")
 	id, err := uuid.Parse(s)
 	if err != nil || len(s) != textLen {
 		return id, relayer.ErrNotFound

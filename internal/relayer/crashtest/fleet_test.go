@@ -100,7 +100,7 @@ func (m *member) watch(p *run, r io.ReadCloser) {
 	for lines := bufio.NewReader(r); ; {
 		line, err := lines.ReadString('\n')
 		if line != "" {
-			m.heard(p, line)
+			m.logged(p, line)
 		}
 		if err != nil {
 			break
@@ -116,7 +116,7 @@ func (m *member) watch(p *run, r io.ReadCloser) {
 	}
 }
 
-func (m *member) heard(p *run, line string) {
+func (m *member) logged(p *run, line string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, _ = io.WriteString(m.log, line)

@@ -48,16 +48,16 @@ func sustain(b *testing.B, targets int) {
 	b.Cleanup(target.Close)
 	cfg := webhook.Config{Targets: []webhook.Target{{Name: "here", URL: target.URL, SigningKeys: []string{secret}}}[:targets]}
 	d, stop := start(b, db, cfg)
-	l := store.New(db, store.Config{ChainID: pool.ChainID, Pool: pool.ID, Targets: cfg.Names(), OnDeliveryQueued: d.Notify})
-	_, err := l.InitChain(b.Context(), common.HexToHash("0x01"))
+	s := store.New(db, store.Config{ChainID: pool.ChainID, Pool: pool.ID, Targets: cfg.Names(), OnDeliveryQueued: d.Notify})
+	_, err := s.InitChain(b.Context(), common.HexToHash("0x01"))
 	require.NoError(b, err)
-	terms := store.AllocationLimits{Cap: 1 << 20}
+	limits := store.AllocationLimits{Cap: 1 << 20}
 	var registrations []store.Registration
 	for i := range loadKeys {
-		terms.Held = append(terms.Held, common.BigToAddress(big.NewInt(int64(i+1))))
-		registrations = append(registrations, store.Registration{Address: terms.Held[i]})
+		limits.Held = append(limits.Held, common.BigToAddress(big.NewInt(int64(i+1))))
+		registrations = append(registrations, store.Registration{Address: limits.Held[i]})
 	}
-	require.NoError(b, l.Register(b.Context(), registrations))
+	require.NoError(b, s.Register(b.Context(), registrations))
 	wal := func() (bytes int64) {
 		require.NoError(b, db.QueryRow(b.Context(), `SELECT pg_current_wal_insert_lsn() - '0/0'`).Scan(&bytes))
 		return bytes
@@ -77,7 +77,7 @@ func sustain(b *testing.B, targets int) {
 		var block []store.Mined
 		for range loadTicks {
 			<-ticker.C
-			block = append(block, acceptAndBroadcast(b, l, terms, loadRate/loadTicks)...)
+			block = append(block, acceptAndBroadcast(b, s, limits, loadRate/loadTicks)...)
 		}
 		accepted += int64(len(block))
 		hash := common.BigToHash(big.NewInt(int64(second + 1)))
@@ -87,12 +87,12 @@ func sustain(b *testing.B, targets int) {
 		blocks = append(blocks, block)
 		written += int64(len(block))
 		if second > 0 {
-			require.NoError(b, l.RecordMined(b.Context(), blocks[second-1]))
+			require.NoError(b, s.RecordMined(b.Context(), blocks[second-1]))
 			written += int64(len(block))
 		}
 		if second > 2 {
 			m := blocks[second-3][0]
-			n, err := l.Confirm(b.Context(), []store.Block{{Number: m.BlockNumber, Hash: m.BlockHash}})
+			n, err := s.Confirm(b.Context(), []store.Block{{Number: m.BlockNumber, Hash: m.BlockHash}})
 			require.NoError(b, err)
 			written += int64(n)
 		}
@@ -119,10 +119,10 @@ func sustain(b *testing.B, targets int) {
 }
 
 // acceptAndBroadcast returns the contents of a block with the new transactions.
-func acceptAndBroadcast(b *testing.B, l *store.Store, terms store.AllocationLimits, n int) (mined []store.Mined) {
-	drafts := make([]*store.NewTransaction, n)
-	for i := range drafts {
-		drafts[i] = &store.NewTransaction{
+func acceptAndBroadcast(b *testing.B, s *store.Store, limits store.AllocationLimits, n int) (mined []store.Mined) {
+	newTxs := make([]*store.NewTransaction, n)
+	for i := range newTxs {
+		newTxs[i] = &store.NewTransaction{
 			ID: uuid.Must(uuid.NewV7()), Target: pool.ID, Caller: "alice", Kind: relayer.KindTransaction, IdempotencyKey: uuid.NewString(),
 			Request: relayer.Request{
 				To: new(common.HexToAddress("0xff")), Value: big.NewInt(1), Data: make([]byte, 68), GasLimit: 60_000, Speed: relayer.Fast,
@@ -130,24 +130,24 @@ func acceptAndBroadcast(b *testing.B, l *store.Store, terms store.AllocationLimi
 			},
 		}
 	}
-	verdicts, err := l.Accept(b.Context(), terms, drafts)
+	results, err := s.Accept(b.Context(), limits, newTxs)
 	require.NoError(b, err)
-	attempts, told := make([]*relayer.Attempt, n), make([]store.Broadcast, n)
-	for i, v := range verdicts {
+	attempts, broadcasts := make([]*relayer.Attempt, n), make([]store.Broadcast, n)
+	for i, v := range results {
 		require.NoError(b, v.Err)
 		attempts[i] = &relayer.Attempt{
 			TxID: v.Tx.ID, Number: 1, From: v.Tx.From, Nonce: *v.Tx.Nonce, Purpose: relayer.PurposeSend, Hash: common.BytesToHash(append(v.Tx.ID[:], v.Tx.ID[:]...)),
 			Raw: make([]byte, 190), MaxFee: big.NewInt(2_000_000_000), MaxPriorityFee: big.NewInt(1_000_000_000),
 		}
-		told[i] = store.Broadcast{
+		broadcasts[i] = store.Broadcast{
 			TxID: v.Tx.ID, Number: 1, From: v.Tx.From, Nonce: *v.Tx.Nonce, Hash: attempts[i].Hash, Status: relayer.Broadcasted,
 		}
 		mined = append(mined, store.Mined{
 			TxID: v.Tx.ID, Hash: attempts[i].Hash, BlockTime: time.Now(), Succeeded: true, GasUsed: 50_000, GasPrice: big.NewInt(1_500_000_000),
 		})
 	}
-	_, err = l.StoreAttempts(b.Context(), attempts)
+	_, err = s.StoreAttempts(b.Context(), attempts)
 	require.NoError(b, err)
-	require.NoError(b, l.RecordBroadcasts(b.Context(), told))
+	require.NoError(b, s.RecordBroadcasts(b.Context(), broadcasts))
 	return mined
 }

@@ -18,18 +18,18 @@ import (
 )
 
 // accepted stores a transaction like a relayer with the webhook target "here".
-func accepted(t *testing.T, l *store.Store, request relayer.Request) *relayer.Transaction {
+func accepted(t *testing.T, s *store.Store, request relayer.Request) *relayer.Transaction {
 	t.Helper()
 	key := common.HexToAddress("0x01")
-	_, err := l.InitChain(t.Context(), common.HexToHash("0x01"))
+	_, err := s.InitChain(t.Context(), common.HexToHash("0x01"))
 	require.NoError(t, err)
-	require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: key}}))
-	verdicts, err := l.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{key}, Cap: 16}, []*store.NewTransaction{{
+	require.NoError(t, s.Register(t.Context(), []store.Registration{{Address: key}}))
+	results, err := s.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{key}, Cap: 16}, []*store.NewTransaction{{
 		ID: newTx(t), Target: pool.ID, Caller: "alice", Kind: relayer.KindTransaction, Request: request,
 	}})
 	require.NoError(t, err)
-	require.NoError(t, verdicts[0].Err)
-	return verdicts[0].Tx
+	require.NoError(t, results[0].Err)
+	return results[0].Tx
 }
 
 // signed returns an attempt with made-up bytes for a transaction.
@@ -41,9 +41,9 @@ func signed(tx *relayer.Transaction, number int, purpose relayer.Purpose) *relay
 }
 
 // sent records that nodes have an attempt.
-func sent(t *testing.T, l *store.Store, a *relayer.Attempt) {
+func sent(t *testing.T, s *store.Store, a *relayer.Attempt) {
 	t.Helper()
-	require.NoError(t, l.RecordBroadcasts(t.Context(), []store.Broadcast{{
+	require.NoError(t, s.RecordBroadcasts(t.Context(), []store.Broadcast{{
 		TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted,
 	}}))
 }
@@ -122,34 +122,34 @@ func TestBody_Transaction_AmountsAreExact(t *testing.T) {
 func TestBody_ReplacedLater_HasContentsOfTheChange(t *testing.T) {
 	t.Parallel()
 	db := database(t)
-	l := openStore(db)
+	s := openStore(db)
 	contents := func(to, value string, data ...byte) relayer.Request {
 		n, _ := new(big.Int).SetString(value, 0)
 		return relayer.Request{To: new(common.HexToAddress(to)), Value: n, Data: data, GasLimit: 21_000, Speed: relayer.Fast}
 	}
 	a, b := contents("0x0a", "0xa", 0xaa), contents("0x0b", "0xb", 0xbb)
-	tx := accepted(t, l, a)
-	_, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{signed(tx, 1, relayer.PurposeSend)})
+	tx := accepted(t, s, a)
+	_, err := s.StoreAttempts(t.Context(), []*relayer.Attempt{signed(tx, 1, relayer.PurposeSend)})
 	require.NoError(t, err)
-	sent(t, l, signed(tx, 1, relayer.PurposeSend))
-	require.NoError(t, l.Replace(t.Context(), &store.Replacement{ID: tx.ID, Request: b, Attempt: signed(tx, 2, relayer.PurposeReplace)}))
-	sent(t, l, signed(tx, 2, relayer.PurposeReplace))
-	require.NoError(t, l.SetMinedPayload(t.Context(), tx.ID, &a)) // the first bytes were mined after all
-	require.NoError(t, l.RecordMined(t.Context(), []store.Mined{{
+	sent(t, s, signed(tx, 1, relayer.PurposeSend))
+	require.NoError(t, s.Replace(t.Context(), &store.Replacement{ID: tx.ID, Request: b, Attempt: signed(tx, 2, relayer.PurposeReplace)}))
+	sent(t, s, signed(tx, 2, relayer.PurposeReplace))
+	require.NoError(t, s.SetMinedPayload(t.Context(), tx.ID, &a)) // the first bytes were mined after all
+	require.NoError(t, s.RecordMined(t.Context(), []store.Mined{{
 		TxID: tx.ID, Hash: signed(tx, 1, relayer.PurposeSend).Hash, BlockNumber: 3, BlockHash: common.HexToHash("0x03"), BlockTime: time.Unix(1, 0),
 		Succeeded: true, GasUsed: 21_000, GasPrice: big.NewInt(7),
 	}}))
 
-	var told []string
+	var delivered []string
 	of := func(p payload) string {
 		require.NotNil(t, p.Data)
 		return strings.ToLower(p.To[40:]) + " " + p.Value + " " + *p.Data
 	}
 	for _, p := range payloads(t, db, 4) {
-		told = append(told, of(p))
+		delivered = append(delivered, of(p))
 	}
 	was, is := "0a 0xa 0xaa", "0b 0xb 0xbb"
-	require.Equal(t, []string{was, is, is, was}, told)
+	require.Equal(t, []string{was, is, is, was}, delivered)
 
 	var ids []uuid.UUID
 	outbox := webhook.NewOutbox(db, pool.Source())
@@ -161,36 +161,36 @@ func TestBody_ReplacedLater_HasContentsOfTheChange(t *testing.T) {
 	n, err := outbox.Replay(t.Context(), webhook.Filter{IDs: ids})
 	require.NoError(t, err)
 	require.Equal(t, 4, n)
-	told = nil
+	delivered = nil
 	for _, p := range payloads(t, db, 4) {
-		told = append(told, of(p))
+		delivered = append(delivered, of(p))
 	}
-	require.Equal(t, []string{was, is, is, was}, told)
+	require.Equal(t, []string{was, is, is, was}, delivered)
 }
 
 // Fees without a value in the request are delivered as they were offered at that change.
 func TestBody_RequestWithoutFees_HasOfferedFees(t *testing.T) {
 	t.Parallel()
 	db := database(t)
-	l := openStore(db)
+	s := openStore(db)
 	request := relayer.Request{To: new(common.HexToAddress("0x0a")), Value: new(big.Int), GasLimit: 21_000, Speed: relayer.Fast}
-	tx := accepted(t, l, request)
-	_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "canceled") // before any attempt is signed
+	tx := accepted(t, s, request)
+	_, err := s.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "canceled") // before any attempt is signed
 	require.NoError(t, err)
 	legacy := signed(tx, 1, relayer.PurposeNoop)
 	legacy.MaxPriorityFee = nil
 	for _, a := range []*relayer.Attempt{legacy, signed(tx, 2, relayer.PurposeNoop)} {
-		_, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{a})
+		_, err = s.StoreAttempts(t.Context(), []*relayer.Attempt{a})
 		require.NoError(t, err)
-		sent(t, l, a)
+		sent(t, s, a)
 	}
-	_, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{signed(tx, 3, relayer.PurposeNoop)})
+	_, err = s.StoreAttempts(t.Context(), []*relayer.Attempt{signed(tx, 3, relayer.PurposeNoop)})
 	require.NoError(t, err)
-	require.NoError(t, l.RecordMined(t.Context(), []store.Mined{{
+	require.NoError(t, s.RecordMined(t.Context(), []store.Mined{{
 		TxID: tx.ID, Hash: legacy.Hash, BlockNumber: 3, BlockHash: common.HexToHash("0x03"), BlockTime: time.Unix(1, 0),
 		Succeeded: true, GasUsed: 21_000, GasPrice: big.NewInt(7),
 	}}))
-	var told [][3]string
+	var delivered [][3]string
 	text := func(s *string) string {
 		if s == nil {
 			return ""
@@ -198,19 +198,19 @@ func TestBody_RequestWithoutFees_HasOfferedFees(t *testing.T) {
 		return *s
 	}
 	for _, p := range payloads(t, db, 4) {
-		told = append(told, [3]string{text(p.Price), text(p.Fee), text(p.Tip)})
+		delivered = append(delivered, [3]string{text(p.Price), text(p.Fee), text(p.Tip)})
 	}
-	require.Equal(t, [][3]string{{}, {"20", "", ""}, {"", "40", "2"}, {"20", "", ""}}, told)
+	require.Equal(t, [][3]string{{}, {"20", "", ""}, {"", "40", "2"}, {"20", "", ""}}, delivered)
 }
 
 func TestReplay_Delivered_HasTheFirstBody(t *testing.T) {
 	t.Parallel()
 	db := database(t)
-	l := openStore(db)
-	tx := accepted(t, l, relayer.Request{To: new(common.HexToAddress("0x0a")), Value: big.NewInt(3), Data: []byte{7}, GasLimit: 21_000, Speed: relayer.Fast})
-	_, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{signed(tx, 1, relayer.PurposeSend)})
+	s := openStore(db)
+	tx := accepted(t, s, relayer.Request{To: new(common.HexToAddress("0x0a")), Value: big.NewInt(3), Data: []byte{7}, GasLimit: 21_000, Speed: relayer.Fast})
+	_, err := s.StoreAttempts(t.Context(), []*relayer.Attempt{signed(tx, 1, relayer.PurposeSend)})
 	require.NoError(t, err)
-	sent(t, l, signed(tx, 1, relayer.PurposeSend))
+	sent(t, s, signed(tx, 1, relayer.PurposeSend))
 	deliverOne := func() string {
 		var got struct {
 			ID      string          `json:"id"`
@@ -222,7 +222,7 @@ func TestReplay_Delivered_HasTheFirstBody(t *testing.T) {
 	first := deliverOne()
 	require.Contains(t, first, `"nonce":0`)
 	// Another sender's transaction uses the nonce, and the row returns to the queue.
-	displaced, err := l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), store.Block{Number: 3, Hash: common.HexToHash("0x03")})
+	displaced, err := s.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), store.Block{Number: 3, Hash: common.HexToHash("0x03")})
 	require.NoError(t, err)
 	require.True(t, displaced)
 	require.Contains(t, deliverOne(), `"nonce":null`)
@@ -240,13 +240,13 @@ func TestReplay_Delivered_HasTheFirstBody(t *testing.T) {
 func TestSource_UnreadableRow_IsADeadLetterAtOnce(t *testing.T) {
 	t.Parallel()
 	db := database(t)
-	l := openStore(db)
+	s := openStore(db)
 	request := relayer.Request{To: new(common.HexToAddress("0x0a")), Value: new(big.Int), GasLimit: 21_000, Speed: relayer.Fast}
 	send := func() uuid.UUID {
-		tx := accepted(t, l, request)
-		_, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{signed(tx, 1, relayer.PurposeSend)})
+		tx := accepted(t, s, request)
+		_, err := s.StoreAttempts(t.Context(), []*relayer.Attempt{signed(tx, 1, relayer.PurposeSend)})
 		require.NoError(t, err)
-		sent(t, l, signed(tx, 1, relayer.PurposeSend))
+		sent(t, s, signed(tx, 1, relayer.PurposeSend))
 		return tx.ID
 	}
 	for range 5 {

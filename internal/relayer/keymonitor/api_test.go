@@ -57,11 +57,11 @@ func (a *apiServer) ask(method, path, body, key, idempotency string) answer {
 	}
 	w := httptest.NewRecorder()
 	a.handler.ServeHTTP(w, r)
-	var said struct {
+	var answered struct {
 		Data struct{ ID string }
 	}
-	_ = json.Unmarshal(w.Body.Bytes(), &said)
-	return answer{w.Code, w.Header(), w.Body.String(), said.Data.ID}
+	_ = json.Unmarshal(w.Body.Bytes(), &answered)
+	return answer{w.Code, w.Header(), w.Body.String(), answered.Data.ID}
 }
 
 func (a *apiServer) post(body, key string) answer {

@@ -104,14 +104,14 @@ func New(cfg Config) *Monitor {
 }
 
 // Round reports that this process tracks the chain; it does not wait. The tracker calls it after each round.
-func (k *Monitor) Round(context.Context, evm.Header) { signal(k.rounds) }
+func (m *Monitor) Round(context.Context, evm.Header) { signal(m.rounds) }
 
 // TakeTopUps returns the top-ups that were stored since the last call: their caller signs them. Top-ups that no caller takes are found
 // by the process that follows the chain, as all unsigned transactions are.
-func (k *Monitor) TakeTopUps() (stored []*relayer.Transaction) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	stored, k.topUps = k.topUps, nil
+func (m *Monitor) TakeTopUps() (stored []*relayer.Transaction) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	stored, m.topUps = m.topUps, nil
 	return stored
 }
 
@@ -123,115 +123,115 @@ func signal(c chan<- struct{}) {
 }
 
 // Broadcasted counts the outcome of a broadcast; it does not wait. The sender calls it after each broadcast.
-func (k *Monitor) Broadcasted(key common.Address, o evm.Outcome) {
+func (m *Monitor) Broadcasted(key common.Address, o evm.Outcome) {
 	against, known := countsAgainstKey(o)
 	if !known {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if !against {
-		delete(k.refusals, key)
+		delete(m.refusals, key)
 		return
 	}
-	if k.refusals[key]++; k.refusals[key] >= k.cfg.Refusals {
-		delete(k.refusals, key)
-		k.due[key] = o.String()
-		signal(k.failed)
+	if m.refusals[key]++; m.refusals[key] >= m.cfg.Refusals {
+		delete(m.refusals, key)
+		m.due[key] = o.String()
+		signal(m.failed)
 	}
 }
 
 // Signed counts whether a key's signer has signed; it does not wait. The sender calls it after each signature.
-func (k *Monitor) Signed(key common.Address, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (m *Monitor) Signed(key common.Address, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err == nil {
-		delete(k.unsigned, key)
+		delete(m.unsigned, key)
 		return
 	}
-	s := signerFailures{failures: k.unsigned[key].failures + 1, last: time.Now()}
-	k.unsigned[key] = s
-	if s.failures%k.cfg.Refusals == 0 {
-		k.due[key] = "its signer fails"
-		signal(k.failed)
+	s := signerFailures{failures: m.unsigned[key].failures + 1, last: time.Now()}
+	m.unsigned[key] = s
+	if s.failures%m.cfg.Refusals == 0 {
+		m.due[key] = "its signer fails"
+		signal(m.failed)
 	}
 }
 
 // signerFailing reports whether a key's signer has failed repeatedly within Cooldown, and not signed since.
-func (k *Monitor) signerFailing(key common.Address) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s := k.unsigned[key]
-	return s.failures >= k.cfg.Refusals && time.Since(s.last) < k.cfg.Cooldown
+func (m *Monitor) signerFailing(key common.Address) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.unsigned[key]
+	return s.failures >= m.cfg.Refusals && time.Since(s.last) < m.cfg.Cooldown
 }
 
 // idleAfter is the time since the last round after which this process certainly no longer holds the tracker lease.
 const idleAfter = 10 * time.Second
 
 // Run monitors the keys until ctx ends, and returns nil then.
-func (k *Monitor) Run(ctx context.Context) error {
-	if k.cfg.TopUp != nil && k.cfg.SwitchedOff {
-		k.cfg.Log.Warn("top-ups stopped", "reason", "RELAYER_ENABLED is false")
+func (m *Monitor) Run(ctx context.Context) error {
+	if m.cfg.TopUp != nil && m.cfg.SwitchedOff {
+		m.cfg.Log.Warn("top-ups stopped", "reason", "RELAYER_ENABLED is false")
 	}
 	var looked, followed time.Time
-	idle := time.NewTicker(k.cfg.Interval)
+	idle := time.NewTicker(m.cfg.Interval)
 	defer idle.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-idle.C:
-			k.disableKeys(ctx) // whose write failed before
-			if time.Since(followed) > max(3*k.cfg.Interval, idleAfter) {
-				k.cfg.Metrics.spent.Reset() // another process tracks the chain now, and shows them
-				k.cfg.Metrics.cost.Reset()
+			m.disableKeys(ctx) // whose write failed before
+			if time.Since(followed) > max(3*m.cfg.Interval, idleAfter) {
+				m.cfg.Metrics.spent.Reset() // another process tracks the chain now, and shows them
+				m.cfg.Metrics.cost.Reset()
 			}
-		case <-k.failed:
-			k.disableKeys(ctx)
-		case <-k.rounds:
+		case <-m.failed:
+			m.disableKeys(ctx)
+		case <-m.rounds:
 			followed = time.Now()
-			k.disableKeys(ctx) // failures reported before the round
-			if time.Since(looked) < k.cfg.Interval {
+			m.disableKeys(ctx) // failures reported before the round
+			if time.Since(looked) < m.cfg.Interval {
 				continue
 			}
 			looked = time.Now()
-			if err := k.refreshBalances(ctx); err != nil && ctx.Err() == nil {
-				k.cfg.Metrics.failures.Inc()
-				k.cfg.Log.Warn("keys could not be looked after", "err", err)
+			if err := m.refreshBalances(ctx); err != nil && ctx.Err() == nil {
+				m.cfg.Metrics.failures.Inc()
+				m.cfg.Log.Warn("keys could not be looked after", "err", err)
 			}
 		}
 	}
 }
 
 // disableKeys disables the keys that nodes or signers reject. It retries a failed write later.
-func (k *Monitor) disableKeys(ctx context.Context) {
-	k.mu.Lock()
-	due := k.due
-	k.due = map[common.Address]string{}
-	k.mu.Unlock()
+func (m *Monitor) disableKeys(ctx context.Context) {
+	m.mu.Lock()
+	due := m.due
+	m.due = map[common.Address]string{}
+	m.mu.Unlock()
 	for key, why := range due {
-		_, err := k.observe(ctx, []store.BalanceReading{{Key: key}}, func(now *relayer.Key, at time.Time) *store.KeyStateChange {
+		_, err := m.observe(ctx, []store.BalanceReading{{Key: key}}, func(now *relayer.Key, at time.Time) *store.KeyStateChange {
 			if !now.Enabled {
 				return nil
 			}
-			return &store.KeyStateChange{Reason: repeatedErrors + ": " + why, Until: at.Add(k.cfg.Cooldown), Error: why}
+			return &store.KeyStateChange{Reason: repeatedErrors + ": " + why, Until: at.Add(m.cfg.Cooldown), Error: why}
 		})
 		if err != nil && ctx.Err() == nil {
-			k.cfg.Log.Warn("key could not be disabled", "key", key, "outcome", why, "err", err)
-			k.mu.Lock()
-			k.due[key] = why
-			k.mu.Unlock()
+			m.cfg.Log.Warn("key could not be disabled", "key", key, "outcome", why, "err", err)
+			m.mu.Lock()
+			m.due[key] = why
+			m.mu.Unlock()
 		}
 	}
 }
 
 // refreshBalances reads balances, stores them, decides on each key, and tops up.
-func (k *Monitor) refreshBalances(ctx context.Context) error {
-	if err := k.count(ctx); err != nil {
+func (m *Monitor) refreshBalances(ctx context.Context) error {
+	if err := m.count(ctx); err != nil {
 		return err
 	}
-	k.price(ctx)
-	funds, err := k.cfg.Store.Funds(ctx)
+	m.price(ctx)
+	funds, err := m.cfg.Store.Funds(ctx)
 	if err != nil || len(funds) == 0 {
 		return err
 	}
@@ -239,69 +239,69 @@ func (k *Monitor) refreshBalances(ctx context.Context) error {
 	for i, f := range funds {
 		addresses[i] = f.Key.Address
 	}
-	balances, err := k.cfg.Chain.Balances(ctx, addresses)
+	balances, err := m.cfg.Chain.Balances(ctx, addresses)
 	if err != nil {
 		return err
 	}
-	looks := make([]store.BalanceReading, len(funds))
+	readings := make([]store.BalanceReading, len(funds))
 	refused := map[common.Address]bool{}
 	for i, f := range funds {
-		looks[i] = store.BalanceReading{Key: addresses[i], Balance: balances[i], Funds: f}
-		refused[addresses[i]] = f.Refused || k.signerFailing(addresses[i])
+		readings[i] = store.BalanceReading{Key: addresses[i], Balance: balances[i], Funds: f}
+		refused[addresses[i]] = f.Refused || m.signerFailing(addresses[i])
 	}
-	if _, err := k.observe(ctx, looks, func(now *relayer.Key, at time.Time) *store.KeyStateChange {
-		return k.cfg.evaluateBalance(now, refused[now.Address], at)
+	if _, err := m.observe(ctx, readings, func(now *relayer.Key, at time.Time) *store.KeyStateChange {
+		return m.cfg.evaluateBalance(now, refused[now.Address], at)
 	}); err != nil {
 		return err
 	}
-	if k.cfg.TopUp != nil && !k.cfg.SwitchedOff {
-		k.topUp(ctx, looks)
+	if m.cfg.TopUp != nil && !m.cfg.SwitchedOff {
+		m.topUp(ctx, readings)
 	}
 	return nil
 }
 
 // observe stores, announces and logs key changes.
-func (k *Monitor) observe(ctx context.Context, looks []store.BalanceReading, decide func(*relayer.Key, time.Time) *store.KeyStateChange) ([]*relayer.Key, error) {
-	switched, err := k.cfg.Store.RecordBalances(ctx, looks, decide, k.announce)
+func (m *Monitor) observe(ctx context.Context, readings []store.BalanceReading, decide func(*relayer.Key, time.Time) *store.KeyStateChange) ([]*relayer.Key, error) {
+	switched, err := m.cfg.Store.RecordBalances(ctx, readings, decide, m.announce)
 	for _, key := range switched {
-		log := k.cfg.Log.With("key", key.Address, "balance", key.Balance, "min_balance", key.MinBalance)
+		log := m.cfg.Log.With("key", key.Address, "balance", key.Balance, "min_balance", key.MinBalance)
 		if key.Enabled {
-			k.cfg.Metrics.switches.WithLabelValues("enabled").Inc()
+			m.cfg.Metrics.switches.WithLabelValues("enabled").Inc()
 			log.Info("key enabled", "checks", key.Checks)
 		} else {
-			k.cfg.Metrics.switches.WithLabelValues("disabled").Inc()
+			m.cfg.Metrics.switches.WithLabelValues("disabled").Inc()
 			log.Warn("key disabled", "reason", key.DisabledReason, "until", key.DisabledUntil)
 		}
 	}
 	return switched, err
 }
 
-func (k *Monitor) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) error {
-	if len(k.cfg.Store.Targets) == 0 {
+func (m *Monitor) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) error {
+	if len(m.cfg.Store.Targets) == 0 {
 		return nil
 	}
-	shown := k.cfg.Describe(key)
+	shown := m.cfg.Describe(key)
 	var event any = events.NewRelayerEnabled(&shown, uint32(min(key.Checks, 1<<30)))
 	if !key.Enabled {
 		event = events.NewRelayerDisabled(&shown, key.DisabledReason)
 	}
-	pool := events.Pool{ChainID: k.cfg.Store.ChainID, ID: k.cfg.Store.Pool}
-	return pool.Announce(ctx, tx, k.cfg.Store.Targets, shown.ID, event)
+	pool := events.Pool{ChainID: m.cfg.Store.ChainID, ID: m.cfg.Store.Pool}
+	return pool.Announce(ctx, tx, m.cfg.Store.Targets, shown.ID, event)
 }
 
 // topUp tops up the keys below the threshold. A failed top-up affects neither the other keys nor the balance check, because
 // the balances are recorded.
-func (k *Monitor) topUp(ctx context.Context, looks []store.BalanceReading) {
-	for _, look := range looks {
-		key := look.Funds.Key
-		if key.Funding || key.Paused || look.Balance.Cmp(k.cfg.TopUp.Threshold) >= 0 {
+func (m *Monitor) topUp(ctx context.Context, readings []store.BalanceReading) {
+	for _, reading := range readings {
+		key := reading.Funds.Key
+		if key.Funding || key.Paused || reading.Balance.Cmp(m.cfg.TopUp.Threshold) >= 0 {
 			continue
 		}
-		tx, err := k.fund(ctx, key.Address, look.Balance)
+		tx, err := m.fund(ctx, key.Address, reading.Balance)
 		if ctx.Err() != nil && err != nil {
 			return
 		}
-		k.toppedUp(key, tx, err)
+		m.toppedUp(key, tx, err)
 	}
 }
 
@@ -309,9 +309,9 @@ func (k *Monitor) topUp(ctx context.Context, looks []store.BalanceReading) {
 const topUpsPending = 16
 
 // fund stores a top-up for a key with this balance.
-func (k *Monitor) fund(ctx context.Context, key common.Address, balance *big.Int) (*relayer.Transaction, error) {
-	top := k.cfg.TopUp
-	fees, err := k.cfg.Chain.Fees(ctx)
+func (m *Monitor) fund(ctx context.Context, key common.Address, balance *big.Int) (*relayer.Transaction, error) {
+	top := m.cfg.TopUp
+	fees, err := m.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -319,15 +319,15 @@ func (k *Monitor) fund(ctx context.Context, key common.Address, balance *big.Int
 	if top.Most != nil && top.Most.Cmp(amount) < 0 {
 		amount = top.Most
 	}
-	return k.cfg.Store.TopUp(ctx, store.TopUp{
+	return m.cfg.Store.TopUp(ctx, store.TopUp{
 		From: top.From, To: key, Amount: amount, PerDay: top.PerDay, Quiet: top.Cooldown, Cap: topUpsPending,
 		Fee: sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, top.MaxFee).MaxFee,
-		Gas: k.cfg.Chain.TransferGas(ctx, top.From, key, false),
+		Gas: m.cfg.Chain.TransferGas(ctx, top.From, key, false),
 	})
 }
 
 // toppedUp counts and logs the outcome of a top-up, and passes it on to be signed.
-func (k *Monitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) {
+func (m *Monitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) {
 	outcome := "sent"
 	_, limited := errors.AsType[*relayer.LimitError](err)
 	_, poor := errors.AsType[*relayer.FundsError](err)
@@ -343,40 +343,40 @@ func (k *Monitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error)
 	case err != nil:
 		outcome = "failed"
 	}
-	k.cfg.Metrics.topUps.WithLabelValues(outcome).Inc()
+	m.cfg.Metrics.topUps.WithLabelValues(outcome).Inc()
 	if err != nil {
-		k.cfg.Log.Warn("key is not topped up", "key", key.Address, "outcome", outcome, "err", err)
+		m.cfg.Log.Warn("key is not topped up", "key", key.Address, "outcome", outcome, "err", err)
 		return
 	}
-	k.cfg.Metrics.toppedUp.Add(ether(tx.Value))
-	k.cfg.Log.Info("key is topped up", "key", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
-	k.mu.Lock()
-	k.topUps = append(k.topUps, tx)
-	k.mu.Unlock()
+	m.cfg.Metrics.toppedUp.Add(ether(tx.Value))
+	m.cfg.Log.Info("key is topped up", "key", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
+	m.mu.Lock()
+	m.topUps = append(m.topUps, tx)
+	m.mu.Unlock()
 }
 
 // typicalGas is the gas of a transaction that does a little more than transfer ether.
 const typicalGas = 100_000
 
 // price sets the metric of a transaction's cost. If no node responds, it keeps the last value.
-func (k *Monitor) price(ctx context.Context) {
-	fees, err := k.cfg.Chain.Fees(ctx)
+func (m *Monitor) price(ctx context.Context) {
+	fees, err := m.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return
 	}
 	fee := sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, nil).MaxFee
-	k.cfg.Metrics.cost.WithLabelValues().Set(ether(new(big.Int).Mul(fee, big.NewInt(typicalGas))))
+	m.cfg.Metrics.cost.WithLabelValues().Set(ether(new(big.Int).Mul(fee, big.NewInt(typicalGas))))
 }
 
 // count sets the metric of today's budgets.
-func (k *Monitor) count(ctx context.Context) error {
-	spending, err := k.cfg.Store.BudgetUsage(ctx)
+func (m *Monitor) count(ctx context.Context) error {
+	spending, err := m.cfg.Store.BudgetUsage(ctx)
 	if err != nil {
 		return err
 	}
-	k.cfg.Metrics.spent.Reset()
+	m.cfg.Metrics.spent.Reset()
 	for _, s := range spending {
-		k.cfg.Metrics.spent.WithLabelValues(s.Scope, s.Subject).Set(ether(s.Wei))
+		m.cfg.Metrics.spent.WithLabelValues(s.Scope, s.Subject).Set(ether(s.Wei))
 	}
 	return nil
 }

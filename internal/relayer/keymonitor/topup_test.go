@@ -168,8 +168,8 @@ func TestTopUp_Concurrent_LimitsAreExact(t *testing.T) {
 		keys = append(keys, common.BigToAddress(big.NewInt(int64(i+1))))
 		registrations = append(registrations, store.Registration{Address: keys[i]})
 	}
-	l := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: relayertest.PoolID})
-	require.NoError(t, l.Register(t.Context(), registrations))
+	s := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: relayertest.PoolID})
+	require.NoError(t, s.Register(t.Context(), registrations))
 	var mu sync.Mutex
 	given := map[common.Address]int{}
 	sum := new(big.Int)
@@ -177,7 +177,7 @@ func TestTopUp_Concurrent_LimitsAreExact(t *testing.T) {
 	for range 4 {
 		for _, key := range keys {
 			all.Go(func() {
-				tx, err := l.TopUp(t.Context(), store.TopUp{
+				tx, err := s.TopUp(t.Context(), store.TopUp{
 					From: from, To: key, Amount: big.NewInt(30), PerDay: big.NewInt(100), Fee: big.NewInt(1), Gas: 21_000, Quiet: time.Minute, Cap: 100,
 				})
 				mu.Lock()
@@ -195,7 +195,7 @@ func TestTopUp_Concurrent_LimitsAreExact(t *testing.T) {
 		require.Equal(t, 1, n, key)
 	}
 	require.Equal(t, big.NewInt(100), sum)
-	spending, err := l.BudgetUsage(t.Context())
+	spending, err := s.BudgetUsage(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []store.Usage{{Scope: "topup", Wei: big.NewInt(100)}}, spending)
 }
@@ -206,10 +206,10 @@ func TestTopUp_ToppedUpRecently_Waits(t *testing.T) {
 	f := setup(t, 0)
 	db := f.db.Pool(t)
 	from, key := common.HexToAddress("0xf0"), common.HexToAddress("0x01")
-	l := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: relayertest.PoolID})
-	require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: from, Funding: true}, {Address: key}}))
+	s := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: relayertest.PoolID})
+	require.NoError(t, s.Register(t.Context(), []store.Registration{{Address: from, Funding: true}, {Address: key}}))
 	ask := func(quiet time.Duration) error {
-		_, err := l.TopUp(t.Context(), store.TopUp{From: from, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Quiet: quiet, Cap: 100})
+		_, err := s.TopUp(t.Context(), store.TopUp{From: from, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Quiet: quiet, Cap: 100})
 		return err
 	}
 	require.NoError(t, ask(0))
@@ -220,10 +220,10 @@ func TestTopUp_ToppedUpRecently_Waits(t *testing.T) {
 	require.NoError(t, ask(0))
 	// Nor does another funding key top it up.
 	second := common.HexToAddress("0xf1")
-	require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: second, Funding: true}}))
-	_, err = l.TopUp(t.Context(), store.TopUp{From: second, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
+	require.NoError(t, s.Register(t.Context(), []store.Registration{{Address: second, Funding: true}}))
+	_, err = s.TopUp(t.Context(), store.TopUp{From: second, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
 	require.ErrorIs(t, err, store.ErrToppedUp)
-	_, err = l.TopUp(t.Context(), store.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
+	_, err = s.TopUp(t.Context(), store.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
 	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key tops up no other key")
 }
 
@@ -237,9 +237,9 @@ func TestTopUp_FundingKeyPausedOrDisabled_BalanceCheckDoesNotFail(t *testing.T) 
 			t.Parallel()
 			f, o, from := funded(t, 100_000, 0, 0)
 			o.Registry = prometheus.NewRegistry()
-			l := store.New(f.db.Pool(t), store.Config{ChainID: testchain.ChainID, Pool: relayertest.PoolID})
-			require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: from, Funding: true}}))
-			_, err := l.ChangeKey(t.Context(), from, may(false))
+			s := store.New(f.db.Pool(t), store.Config{ChainID: testchain.ChainID, Pool: relayertest.PoolID})
+			require.NoError(t, s.Register(t.Context(), []store.Registration{{Address: from, Funding: true}}))
+			_, err := s.ChangeKey(t.Context(), from, may(false))
 			require.NoError(t, err)
 			relayertest.Start(t, o)
 			require.Eventually(t, func() bool {
@@ -248,7 +248,7 @@ func TestTopUp_FundingKeyPausedOrDisabled_BalanceCheckDoesNotFail(t *testing.T) 
 			}, patience, 10*time.Millisecond)
 			requireMetric(t, o.Registry, "rollcall_relayer_balance_check_failures_total", nil, 0)
 			requireMetric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "failed"}, 0)
-			_, err = l.ChangeKey(t.Context(), from, may(true))
+			_, err = s.ChangeKey(t.Context(), from, may(true))
 			require.NoError(t, err)
 			f.mine("keys are topped up", func() bool {
 				return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 && f.balance(f.keys[1]).Cmp(milli(5000)) == 0

@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	seeds = flag.Int("modeltest.seeds", 0, "how many random histories TestSeeds runs (16, with -short 6)")
-	first = flag.Uint64("modeltest.seed", 1, "the first one's seed")
-	told  = flag.Bool("modeltest.history", false, "print each history, also of what passes")
-	every = flag.Bool("modeltest.all", false, "have TestFaults try every kind of fault, at the first, second and third time of every step")
+	seeds     = flag.Int("modeltest.seeds", 0, "how many random histories TestSeeds runs (16, with -short 6)")
+	first     = flag.Uint64("modeltest.seed", 1, "the first one's seed")
+	histories = flag.Bool("modeltest.history", false, "print each history, also of what passes")
+	every     = flag.Bool("modeltest.all", false, "have TestFaults try every kind of fault, at the first, second and third time of every step")
 )
 
 // together is how many histories run concurrently. They mostly wait.

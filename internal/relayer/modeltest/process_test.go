@@ -96,7 +96,7 @@ func (tr *trial) start() *process {
 	})
 	soon := 250 * time.Millisecond
 	track := tracker.New(tracker.Config{
-		Name: name + " " + uuid.NewString(), Store: store, Sender: send, Chain: nodes, Terms: p.Terms(), Log: log,
+		Name: name + " " + uuid.NewString(), Store: store, Sender: send, Chain: nodes, Allocation: p.Allocation(), Log: log,
 		Confirmations: confirmations, Term: 200 * time.Millisecond, Tend: 50 * time.Millisecond, Abandoned: 100 * time.Millisecond,
 		StuckAfter: time.Second, BumpAfter: map[relayer.Speed]time.Duration{
 			relayer.Fastest: soon, relayer.Fast: soon, relayer.Average: soon, relayer.SafeLow: soon,

@@ -77,7 +77,7 @@ func newTrial(t *testing.T, shelf *shelf, seed uint64, plan func(step, int) kind
 			p.stop()
 			<-p.done
 		}
-		if t.Failed() || *told {
+		if t.Failed() || *histories {
 			t.Log("history:\n" + tr.log.String())
 			t.Log(tr.world.String())
 		}

@@ -100,8 +100,8 @@ func Start(t testing.TB, o Options) *Relayer {
 
 func (r *Relayer) registered(t testing.TB) bool {
 	keys, err := r.Store.Keys(context.WithoutCancel(t.Context()))
-	return err == nil && len(keys) >= len(r.Terms().Held) && !slices.ContainsFunc(keys, func(k *relayer.Key) bool {
-		return slices.Contains(r.Terms().Held, k.Address) && !r.Store.Trusts(k)
+	return err == nil && len(keys) >= len(r.Allocation().Held) && !slices.ContainsFunc(keys, func(k *relayer.Key) bool {
+		return slices.Contains(r.Allocation().Held, k.Address) && !r.Store.Trusts(k)
 	})
 }
 
@@ -153,10 +153,10 @@ func Launch(t testing.TB, o Options) *Relayer {
 		o.Pool(&relaying)
 	}
 	tracking := tracker.Config{
-		Name: uuid.NewString(), Store: r.Store, Chain: follow, Terms: relaying.Terms(), Log: log, Confirmations: 2,
+		Name: uuid.NewString(), Store: r.Store, Chain: follow, Allocation: relaying.Allocation(), Log: log, Confirmations: 2,
 		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, ChainIdentity: r.ChainIdentity, Metrics: tracker.NewMetrics(reg),
 	}
-	tracking.Terms.Held = slices.Concat(tracking.Terms.Held, funding)
+	tracking.Allocation.Held = slices.Concat(tracking.Allocation.Held, funding)
 	var keys *keymonitor.Monitor
 	if o.KeyMonitor != nil {
 		monitoring := keymonitor.Config{

@@ -69,17 +69,17 @@ func speed(s relayer.Speed) evm.Speed {
 	return evm.Fast
 }
 
-func (o FeeBid) capped(limit *big.Int) FeeBid {
+func (b FeeBid) capped(limit *big.Int) FeeBid {
 	if limit == nil {
-		return o
+		return b
 	}
-	if o.MaxFee.Cmp(limit) > 0 {
-		o.MaxFee = limit
+	if b.MaxFee.Cmp(limit) > 0 {
+		b.MaxFee = limit
 	}
-	if o.Tip != nil && o.Tip.Cmp(o.MaxFee) > 0 {
-		o.Tip = o.MaxFee
+	if b.Tip != nil && b.Tip.Cmp(b.MaxFee) > 0 {
+		b.Tip = b.MaxFee
 	}
-	return o
+	return b
 }
 
 // ErrAtCap means that a replacement would need a fee above the cap.

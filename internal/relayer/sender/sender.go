@@ -200,12 +200,12 @@ func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]evm
 		return nil, err
 	}
 	results := s.cfg.Chain.SendToAll(ctx, raws(attempts))
-	said := make([]store.Broadcast, len(attempts))
+	broadcasts := make([]store.Broadcast, len(attempts))
 	for i, a := range attempts {
-		said[i] = s.toBroadcast(a, results[i])
-		said[i].Pause, said[i].MaxPause = s.cfg.Pause, s.cfg.MaxPause
+		broadcasts[i] = s.toBroadcast(a, results[i])
+		broadcasts[i].Pause, broadcasts[i].MaxPause = s.cfg.Pause, s.cfg.MaxPause
 	}
-	return results, s.cfg.Store.RecordBroadcasts(ctx, said)
+	return results, s.cfg.Store.RecordBroadcasts(ctx, broadcasts)
 }
 
 // Next signs the attempt after the given ones, which are the transaction's whole history. Its fee is the request's or the
@@ -413,16 +413,16 @@ func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 }
 
 func (s *Sender) record(ctx context.Context) {
-	for said := range groups(s.results, recordBatchWindow) {
+	for broadcasts := range groups(s.results, recordBatchWindow) {
 		// Per transaction only the last result of its latest attempt is kept: shards preserve the order, resends do not.
 		latest := map[[16]byte]int{}
-		for i, b := range said {
-			if was, heard := latest[b.TxID]; !heard || b.Number >= said[was].Number {
+		for i, b := range broadcasts {
+			if was, known := latest[b.TxID]; !known || b.Number >= broadcasts[was].Number {
 				latest[b.TxID] = i
 			}
 		}
 		kept := make([]store.Broadcast, 0, len(latest))
-		for i, b := range said {
+		for i, b := range broadcasts {
 			if latest[b.TxID] == i {
 				kept = append(kept, b)
 			}

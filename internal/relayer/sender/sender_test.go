@@ -311,11 +311,11 @@ func TestEvents_Signed_HasTheSignersError(t *testing.T) {
 	remote := signertest.NewFake(key.Signer)
 	ring, err := signer.New(remote)
 	require.NoError(t, err)
-	var heard []error
+	var received []error
 	s, _, _ := setup(t, func(c *Config) {
 		c.Ring, c.Events = ring, events{signed: func(k common.Address, err error) {
 			require.Equal(t, key.Address, k)
-			heard = append(heard, err)
+			received = append(received, err)
 		}}
 	})
 	pending := tx(key.Address, 0)
@@ -329,9 +329,9 @@ func TestEvents_Signed_HasTheSignersError(t *testing.T) {
 	cancel()
 	_, err = s.Next(ctx, pending, relayer.PurposeSend, nil)
 	require.Error(t, err)
-	require.Len(t, heard, 2)
-	require.NoError(t, heard[0])
-	require.ErrorIs(t, heard[1], away)
+	require.Len(t, received, 2)
+	require.NoError(t, received[0])
+	require.ErrorIs(t, received[1], away)
 }
 
 // A transaction that no node accepts is given up even if its no-op cannot outbid it under the cap.

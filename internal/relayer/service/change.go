@@ -17,27 +17,27 @@ import (
 
 // Cancel implements [relayer.Service]. It cancels a transaction without a nonce at once, and any other with a no-op that takes
 // its nonce.
-func (p *Service) Cancel(ctx context.Context, id string, tx uuid.UUID, caller string) (*relayer.Transaction, error) {
-	if _, err := p.Transaction(ctx, id, tx); err != nil {
+func (s *Service) Cancel(ctx context.Context, id string, tx uuid.UUID, caller string) (*relayer.Transaction, error) {
+	if _, err := s.Transaction(ctx, id, tx); err != nil {
 		return nil, err
 	}
-	canceled, err := p.cfg.Store.SetIntent(ctx, tx, relayer.IntentCancel, "canceled by "+caller)
+	canceled, err := s.cfg.Store.SetIntent(ctx, tx, relayer.IntentCancel, "canceled by "+caller)
 	if _, ok := errors.AsType[*relayer.StateError](err); ok {
-		if now, err := p.cfg.Store.Transaction(ctx, tx); err == nil {
+		if now, err := s.cfg.Store.Transaction(ctx, tx); err == nil {
 			return nil, stateError(now, "cancel")
 		}
 	}
 	if err != nil {
 		return nil, wrapUnknownOutcome(err, postgres.Uncertain(err))
 	}
-	p.cfg.Log.Info("transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
+	s.cfg.Log.Info("transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
 	// If this fails, the tracker reads the stored intent and signs the no-op.
 	work, cancel := detachedContext(ctx)
 	defer cancel()
-	if err := p.supersede(work, canceled); err != nil {
-		p.cfg.Log.Warn("no-op is left to the tracker", "tx", tx, "err", err)
+	if err := s.supersede(work, canceled); err != nil {
+		s.cfg.Log.Warn("no-op is left to the tracker", "tx", tx, "err", err)
 	}
-	if now, err := p.cfg.Store.Transaction(ctx, tx); err == nil {
+	if now, err := s.cfg.Store.Transaction(ctx, tx); err == nil {
 		return now, nil
 	}
 	return canceled, nil // the intent is stored
@@ -88,23 +88,23 @@ func detachedContext(ctx context.Context) (context.Context, context.CancelFunc) 
 }
 
 // supersede signs, stores and broadcasts the no-op that a transaction's intent requires, if the transaction has a nonce.
-func (p *Service) supersede(ctx context.Context, tx *relayer.Transaction) error {
+func (s *Service) supersede(ctx context.Context, tx *relayer.Transaction) error {
 	if tx.Nonce == nil || tx.Status.Final() {
 		return nil
 	}
 	for range maxConflictRetries {
-		attempts, err := p.cfg.Store.Attempts(ctx, tx.ID)
+		attempts, err := s.cfg.Store.Attempts(ctx, tx.ID)
 		if err != nil {
 			return err
 		}
 		if n := len(attempts); n > 0 && attempts[n-1].Supersedes(tx) {
 			return nil // another process was faster
 		}
-		attempt, err := p.cfg.Sender.Next(ctx, tx, relayer.PurposeNoop, attempts)
+		attempt, err := s.cfg.Sender.Next(ctx, tx, relayer.PurposeNoop, attempts)
 		if err != nil {
 			return err
 		}
-		if stored, err := p.cfg.Sender.Store(ctx, attempt); stored || err != nil {
+		if stored, err := s.cfg.Sender.Store(ctx, attempt); stored || err != nil {
 			return err
 		}
 	}
@@ -116,38 +116,38 @@ const cancelGroup = 500
 
 // CancelPending implements [relayer.Service]. It does not cancel transactions posted after the call, because otherwise it might
 // never end. The tracker signs the no-ops, of which there may be many.
-func (p *Service) CancelPending(ctx context.Context, id, caller string) (relayer.CancelResult, error) {
+func (s *Service) CancelPending(ctx context.Context, id, caller string) (relayer.CancelResult, error) {
 	var done relayer.CancelResult
-	key, err := p.target(id)
+	key, err := s.target(id)
 	if err != nil {
 		return done, err
 	}
-	by, err := p.cfg.Store.Now(ctx)
+	by, err := s.cfg.Store.Now(ctx)
 	if err != nil {
 		return done, unavailable(err)
 	}
 	for {
-		some, err := p.cfg.Store.CancelPending(ctx, key, by, "canceled by "+caller, cancelGroup)
+		some, err := s.cfg.Store.CancelPending(ctx, key, by, "canceled by "+caller, cancelGroup)
 		if err != nil { // the transactions canceled before stay canceled
 			return done, wrapUnknownOutcome(err, len(done.Queued) > 0 || postgres.Uncertain(err))
 		}
 		if len(some) == 0 {
 			return done, nil
 		}
-		p.cfg.Log.Info("transactions canceled", "count", len(some), "target", id, "caller", caller)
+		s.cfg.Log.Info("transactions canceled", "count", len(some), "target", id, "caller", caller)
 		done.Queued = append(done.Queued, some...)
 	}
 }
 
 // Replace implements [relayer.Service]. It replaces the contents and keeps nonce and metadata.
-func (p *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error) {
-	if _, err := p.target(id); err != nil {
+func (s *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error) {
+	if _, err := s.target(id); err != nil {
 		return nil, err
 	}
-	if !p.cfg.Enabled {
+	if !s.cfg.Enabled {
 		return nil, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
 	}
-	was, err := p.Transaction(ctx, id, tx)
+	was, err := s.Transaction(ctx, id, tx)
 	if err != nil {
 		return nil, err
 	}
@@ -155,72 +155,72 @@ func (p *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller s
 		return nil, err
 	}
 	r.Metadata = was.Metadata // the guard checks the limits of this metadata
-	if p.cfg.Guard != nil {
-		if err := p.cfg.Guard.Admit(ctx, caller, &r); err != nil {
+	if s.cfg.Guard != nil {
+		if err := s.cfg.Guard.Admit(ctx, caller, &r); err != nil {
 			return nil, err
 		}
 	}
 	asked, key := r, was.OnlyKey()
-	only, err := p.prepare(ctx, key, &r)
+	only, err := s.prepare(ctx, key, &r)
 	if err != nil {
 		return nil, err
 	}
-	reserve, err := p.reserve(ctx, &r)
+	reserve, err := s.reserve(ctx, &r)
 	if err != nil {
 		return nil, err
 	}
 	for range maxConflictRetries {
-		was, err := p.Transaction(ctx, id, tx)
+		was, err := s.Transaction(ctx, id, tx)
 		if err != nil {
 			return nil, err
 		}
 		if was.OnlyKey() != key { // it got or lost a nonce meanwhile
 			r, key = asked, was.OnlyKey()
-			if only, err = p.prepare(ctx, key, &r); err != nil {
+			if only, err = s.prepare(ctx, key, &r); err != nil {
 				return nil, err
 			}
-			if reserve, err = p.reserve(ctx, &r); err != nil {
+			if reserve, err = s.reserve(ctx, &r); err != nil {
 				return nil, err
 			}
 		}
 		if was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend || was.Kind != relayer.KindTransaction {
 			return nil, stateError(was, "replace")
 		}
-		if err := p.checkFunds(ctx, was, &r, reserve); err != nil {
+		if err := s.checkFunds(ctx, was, &r, reserve); err != nil {
 			return nil, err
 		}
 		was.Request = r
 		replacement := &store.Replacement{ID: tx, Request: r, Reserve: reserve, Only: only}
 		if was.Nonce != nil {
-			attempts, err := p.cfg.Store.Attempts(ctx, tx)
+			attempts, err := s.cfg.Store.Attempts(ctx, tx)
 			if err != nil {
 				return nil, unavailable(err)
 			}
-			attempt, err := p.cfg.Sender.Next(ctx, was, relayer.PurposeReplace, attempts)
+			attempt, err := s.cfg.Sender.Next(ctx, was, relayer.PurposeReplace, attempts)
 			switch {
 			case errors.Is(err, sender.ErrAtCap):
-				return nil, relayer.Invalidf("max_fee_per_gas", "a replacement has to offer a tenth more than before, which is above the relayer's cap of %s wei; cancel the transaction instead", p.cfg.MaxFee)
+				return nil, relayer.Invalidf("max_fee_per_gas", "a replacement has to offer a tenth more than before, which is above the relayer's cap of %s wei; cancel the transaction instead", s.cfg.MaxFee)
 			case err != nil:
 				return nil, unavailable(err)
 			}
 			replacement.Attempt = attempt
 		}
-		err = p.cfg.Store.Replace(ctx, replacement)
+		err = s.cfg.Store.Replace(ctx, replacement)
 		if _, ok := errors.AsType[*relayer.StateError](err); ok || errors.Is(err, store.ErrRaced) {
 			continue // and read its current state
 		}
 		if err != nil {
 			return nil, wrapUnknownOutcome(err, errors.Is(err, postgres.ErrUnknown))
 		}
-		p.cfg.Log.Info("transaction replaced", "tx", tx, "caller", caller)
+		s.cfg.Log.Info("transaction replaced", "tx", tx, "caller", caller)
 		if replacement.Attempt != nil {
 			work, cancel := detachedContext(ctx)
-			if _, err := p.cfg.Sender.Resend(work, []*relayer.Attempt{replacement.Attempt}); err != nil {
-				p.cfg.Log.Warn("replacement is left to the tracker", "tx", tx, "err", err)
+			if _, err := s.cfg.Sender.Resend(work, []*relayer.Attempt{replacement.Attempt}); err != nil {
+				s.cfg.Log.Warn("replacement is left to the tracker", "tx", tx, "err", err)
 			}
 			cancel()
 		}
-		if now, err := p.Transaction(ctx, id, tx); err == nil {
+		if now, err := s.Transaction(ctx, id, tx); err == nil {
 			return now, nil
 		}
 		return was, nil // with the new contents, which are stored

@@ -97,7 +97,7 @@ type Config struct {
 	DatabaseTimeout time.Duration
 }
 
-// Terms returns the limits under which nonces are given out.
-func (c *Config) Terms() store.AllocationLimits {
+// Allocation returns the limits under which nonces are given out.
+func (c *Config) Allocation() store.AllocationLimits {
 	return store.AllocationLimits{Held: c.Ring.Addresses(), Cap: cmp.Or(c.Cap, 16), Queue: c.Queue}
 }

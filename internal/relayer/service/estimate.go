@@ -31,35 +31,35 @@ const (
 // costs nothing in a simulation. The gas limit is the simulated gas plus 10%, for changes until the transaction runs. It
 // returns the only key that may send the request, zero for any. If a contract checks its sender, that is a key for which
 // the simulation passed.
-func (p *Service) estimate(ctx context.Context, key common.Address, r *relayer.Request) (only common.Address, err error) {
+func (s *Service) estimate(ctx context.Context, key common.Address, r *relayer.Request) (only common.Address, err error) {
 	from := key
 	if from == (common.Address{}) {
-		from = p.terms.Held[rand.IntN(len(p.terms.Held))]
+		from = s.allocation.Held[rand.IntN(len(s.allocation.Held))]
 		if r.Value != nil && r.Value.Sign() > 0 {
-			if from, err = p.richest(ctx); err != nil {
+			if from, err = s.richest(ctx); err != nil {
 				return key, err
 			}
 		}
 	}
-	gas, err := p.simulate(ctx, from, r)
-	if key == (common.Address{}) && p.maySenderMatter(r, err) {
-		key, gas, err = p.compare(ctx, from, r, gas, err)
+	gas, err := s.simulate(ctx, from, r)
+	if key == (common.Address{}) && s.maySenderMatter(r, err) {
+		key, gas, err = s.compare(ctx, from, r, gas, err)
 	}
 	if err != nil {
-		return key, p.refusal(ctx, key, r, err)
+		return key, s.refusal(ctx, key, r, err)
 	}
 	r.GasLimit = gas
 	if gas > params.TxGas {
 		r.GasLimit += gas / 10
 	}
-	if head := p.cfg.Chain.Head(); !head.IsZero() && gas <= head.GasLimit {
+	if head := s.cfg.Chain.Head(); !head.IsZero() && gas <= head.GasLimit {
 		r.GasLimit = min(r.GasLimit, head.GasLimit)
 	}
 	return key, nil
 }
 
-func (p *Service) simulate(ctx context.Context, from common.Address, r *relayer.Request) (gas uint64, err error) {
-	return p.cfg.Chain.EstimateGas(ctx, evm.Message{From: from, To: r.To, Value: r.Value, Data: r.Data})
+func (s *Service) simulate(ctx context.Context, from common.Address, r *relayer.Request) (gas uint64, err error) {
+	return s.cfg.Chain.EstimateGas(ctx, evm.Message{From: from, To: r.To, Value: r.Value, Data: r.Data})
 }
 
 func reverts(err error) bool {
@@ -69,17 +69,17 @@ func reverts(err error) bool {
 
 // maySenderMatter reports whether a request to the pool has to be simulated from other keys too. err is the result of its
 // simulation.
-func (p *Service) maySenderMatter(r *relayer.Request, err error) bool {
-	if len(p.terms.Held) == 1 || r.To == nil || len(r.Data) == 0 {
+func (s *Service) maySenderMatter(r *relayer.Request, err error) bool {
+	if len(s.allocation.Held) == 1 || r.To == nil || len(r.Data) == 0 {
 		return false
 	}
-	return reverts(err) || err == nil && !p.senders.alike(functionOf(r))
+	return reverts(err) || err == nil && !s.senders.alike(functionOf(r))
 }
 
 // compare simulates the request from the other usable keys. If it passes for some keys and reverts for others, compare
 // returns one of the former as the only key that may send it. Otherwise the returned gas is enough for all.
-func (p *Service) compare(ctx context.Context, from common.Address, r *relayer.Request, gas uint64, first error) (common.Address, uint64, error) {
-	keys, err := p.keys(ctx)
+func (s *Service) compare(ctx context.Context, from common.Address, r *relayer.Request, gas uint64, first error) (common.Address, uint64, error) {
+	keys, err := s.keys(ctx)
 	if err != nil {
 		return common.Address{}, gas, first
 	}
@@ -103,7 +103,7 @@ func (p *Service) compare(ctx context.Context, from common.Address, r *relayer.R
 			continue
 		}
 		simulations.Go(func() error {
-			one.gas, one.err = p.simulate(ctx, one.key, r)
+			one.gas, one.err = s.simulate(ctx, one.key, r)
 			return nil
 		})
 	}
@@ -131,19 +131,19 @@ func (p *Service) compare(ctx context.Context, from common.Address, r *relayer.R
 		gas = max(gas, one.gas)
 	}
 	if unknown == 0 {
-		p.senders.remember(functionOf(r))
+		s.senders.remember(functionOf(r))
 	}
 	return common.Address{}, gas, nil
 }
 
 // refusal returns the caller's error for a failed simulation.
-func (p *Service) refusal(ctx context.Context, key common.Address, r *relayer.Request, err error) error {
+func (s *Service) refusal(ctx context.Context, key common.Address, r *relayer.Request, err error) error {
 	if revert, ok := errors.AsType[*evm.RevertError](err); ok {
 		return &relayer.RevertError{Reason: revert.Reason, Data: revert.Data}
 	}
 	refused, answered := errors.AsType[*evm.RPCError](err)
 	switch {
-	case errors.Is(err, evm.ErrInsufficientFunds) && p.exceedsBalance(ctx, key, r.Value):
+	case errors.Is(err, evm.ErrInsufficientFunds) && s.exceedsBalance(ctx, key, r.Value):
 		return errValueExceedsBalance
 	case errors.Is(err, evm.ErrInsufficientFunds): // its balance was committed to pending transactions, or changed since it was read
 		return &relayer.FundsError{Need: cmp.Or(r.Value, new(big.Int))}

@@ -14,8 +14,8 @@ var errValueExceedsBalance = relayer.Invalidf("value", "is more than the relayer
 
 // exceedsBalance reports whether a value is more than the whole balance of the given key, or of the richest key. Then
 // waiting for pending transactions would not help. If a balance is missing, it returns false.
-func (p *Service) exceedsBalance(ctx context.Context, key common.Address, value *big.Int) bool {
-	keys, err := p.keys(ctx)
+func (s *Service) exceedsBalance(ctx context.Context, key common.Address, value *big.Int) bool {
+	keys, err := s.keys(ctx)
 	if err != nil || value == nil {
 		return false
 	}
@@ -33,12 +33,12 @@ func (p *Service) exceedsBalance(ctx context.Context, key common.Address, value 
 }
 
 // richest returns the usable key with the highest recorded balance, or the first key if none is usable.
-func (p *Service) richest(ctx context.Context) (common.Address, error) {
-	keys, err := p.keys(ctx)
+func (s *Service) richest(ctx context.Context) (common.Address, error) {
+	keys, err := s.keys(ctx)
 	if err != nil {
 		return common.Address{}, err
 	}
-	best, most := p.terms.Held[0], big.NewInt(-1) // if no key is usable, the store returns the error
+	best, most := s.allocation.Held[0], big.NewInt(-1) // if no key is usable, the store returns the error
 	for _, k := range keys {
 		owns := cmp.Or(k.Balance, new(big.Int))
 		if k.Enabled && !k.Paused && !k.Funding && owns.Cmp(most) > 0 {
@@ -50,12 +50,12 @@ func (p *Service) richest(ctx context.Context) (common.Address, error) {
 
 // checkFunds rejects a replacement that no key allowed to send it can pay for, as the store does with a submission. It
 // never rejects one that costs no more than before. Like the store's check it gives no guarantee.
-func (p *Service) checkFunds(ctx context.Context, was *relayer.Transaction, r *relayer.Request, reserve *big.Int) error {
+func (s *Service) checkFunds(ctx context.Context, was *relayer.Transaction, r *relayer.Request, reserve *big.Int) error {
 	before, cost := relayer.Cost(was.Value, was.Reserve), relayer.Cost(r.Value, cmp.Or(reserve, was.Reserve))
 	if cost.Cmp(before) <= 0 {
 		return nil
 	}
-	funds, err := p.cfg.Store.Funds(ctx)
+	funds, err := s.cfg.Store.Funds(ctx)
 	if err != nil {
 		return unavailable(err)
 	}
@@ -79,7 +79,7 @@ func (p *Service) checkFunds(ctx context.Context, was *relayer.Transaction, r *r
 	switch {
 	case !poor:
 		return nil
-	case p.exceedsBalance(ctx, key, r.Value):
+	case s.exceedsBalance(ctx, key, r.Value):
 		return errValueExceedsBalance
 	default:
 		return &relayer.FundsError{Need: cost}

@@ -20,8 +20,8 @@ const (
 )
 
 // Health implements [relayer.Service]. It returns the result of the last check.
-func (p *Service) Health() relayer.Health {
-	h := p.health.Load()
+func (s *Service) Health() relayer.Health {
+	h := s.health.Load()
 	if h == nil {
 		return relayer.Health{Reason: "starting"}
 	}
@@ -32,16 +32,16 @@ func (p *Service) Health() relayer.Health {
 }
 
 // healthLoop checks the relayer's health until ctx ends.
-func (p *Service) healthLoop(ctx context.Context) {
+func (s *Service) healthLoop(ctx context.Context) {
 	rounds := &roundsWatch{good: time.Now()}
 	for tick := time.NewTicker(healthInterval); ; {
-		h := p.checkHealth(ctx, rounds)
-		p.health.Store(&h)
+		h := s.checkHealth(ctx, rounds)
+		s.health.Store(&h)
 		select {
 		case <-ctx.Done():
 			tick.Stop()
 			// A health check returns at once that no new request is accepted.
-			p.health.Store(&relayer.Health{Reason: "shutting down", At: time.Now()})
+			s.health.Store(&relayer.Health{Reason: "shutting down", At: time.Now()})
 			return
 		case <-tick.C:
 		}
@@ -49,35 +49,35 @@ func (p *Service) healthLoop(ctx context.Context) {
 }
 
 // checkHealth checks everything that the relayer needs to relay.
-func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.Health {
+func (s *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.Health {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
 	// The fees are read concurrently, so that a node that hangs does not use up the database's time.
 	fees := make(chan error, 1)
 	go func() {
-		_, err := p.cfg.Chain.Fees(ctx)
+		_, err := s.cfg.Chain.Fees(ctx)
 		fees <- err
 	}()
 	h := relayer.Health{At: time.Now()}
 	add := func(name, problem string, degraded bool) {
 		h.Components = append(h.Components, relayer.Component{Name: name, Problem: problem, Degraded: degraded})
 	}
-	if p.cfg.Enabled {
+	if s.cfg.Enabled {
 		add("switch", "", false)
 	} else {
 		add("switch", "RELAYER_ENABLED is false", false)
 	}
-	keys, err := p.keys(ctx)
+	keys, err := s.keys(ctx)
 	var over bool
 	if err == nil {
-		over, err = p.cfg.Store.FailedOver(ctx)
+		over, err = s.cfg.Store.FailedOver(ctx)
 	}
 	if err == nil {
-		p.scopes.refresh(ctx, p.cfg.Store)
+		s.scopes.refresh(ctx, s.cfg.Store)
 	}
 	if err != nil {
 		add("database", "it does not answer", false)
-		p.cfg.Log.Debug("health of the database", "err", err)
+		s.cfg.Log.Debug("health of the database", "err", err)
 	} else {
 		add("database", "", false)
 		problem, degraded := keyProblem(keys)
@@ -88,11 +88,11 @@ func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 		}
 		var others bool
 		if problem == "" {
-			problem, others = p.uncompared(keys)
+			problem, others = s.uncompared(keys)
 		}
 		add("nonces", problem, others)
 	}
-	status := p.cfg.Chain.Status()
+	status := s.cfg.Chain.Status()
 	var nodes []string
 	for _, e := range status.Endpoints {
 		switch {
@@ -103,17 +103,17 @@ func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 		}
 	}
 	add("rpc", strings.Join(nodes, "; "), status.OK())
-	if p.cfg.Rounds != nil {
-		add("rounds", p.roundsProblem(ctx, rounds), false)
+	if s.cfg.Rounds != nil {
+		add("rounds", s.roundsProblem(ctx, rounds), false)
 	}
-	problem, degraded := p.sendsProblem()
+	problem, degraded := s.sendsProblem()
 	add("sends", problem, degraded)
-	if err := p.cfg.Ready(); err != nil {
+	if err := s.cfg.Ready(); err != nil {
 		add("chain", err.Error(), false)
 	} else {
 		add("chain", "", false)
 	}
-	queued, queuedErr := p.cfg.Store.Queued(ctx)
+	queued, queuedErr := s.cfg.Store.Queued(ctx)
 	if err := <-fees; err != nil {
 		add("fees", short(err), false)
 	} else {
@@ -128,9 +128,9 @@ func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 		}
 	}
 	h.Reason = strings.Join(reasons, "; ")
-	p.cfg.Metrics.show(&h, keys)
+	s.cfg.Metrics.show(&h, keys)
 	if queuedErr == nil {
-		p.cfg.Metrics.queued.Set(float64(queued))
+		s.cfg.Metrics.queued.Set(float64(queued))
 	}
 	return h
 }
@@ -164,27 +164,27 @@ type roundsWatch struct {
 
 // roundsProblem returns why rounds do not succeed; empty if they do. The tracking process reads its own state. Other
 // processes check that it keeps its lease, which it renews after successful rounds.
-func (p *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
-	following, succeeded, failure := p.cfg.Rounds()
+func (s *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
+	following, succeeded, failure := s.cfg.Rounds()
 	now := time.Now()
 	if following {
 		w.epoch = 0
 		if succeeded.After(w.good) {
 			w.good = succeeded
 		}
-	} else if epoch, held, err := p.cfg.Store.Followed(ctx); err == nil {
+	} else if epoch, held, err := s.cfg.Store.Followed(ctx); err == nil {
 		switch {
 		case !held:
 			w.epoch = 0
 		case epoch != w.epoch:
 			w.epoch, w.since = epoch, now
-		case now.Sub(w.since) >= p.cfg.RoundsWithin/4:
+		case now.Sub(w.since) >= s.cfg.RoundsWithin/4:
 			w.good = now
 		}
 	}
 	age := now.Sub(w.good)
 	switch {
-	case age <= p.cfg.RoundsWithin:
+	case age <= s.cfg.RoundsWithin:
 		return ""
 	case following && failure != nil:
 		return fmt.Sprintf("no round has succeeded for %s: %s", age.Round(time.Second), short(failure))
@@ -197,9 +197,9 @@ func (p *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
 
 // sendsProblem returns why no transaction of this process has reached a node for a while; empty if one has. If a node answers
 // in words that are not recognized, the cause may be the transaction, so the relayer stays usable.
-func (p *Service) sendsProblem() (problem string, degraded bool) {
-	during, err := p.cfg.Sender.Unreached()
-	if err == nil || during < p.cfg.RoundsWithin {
+func (s *Service) sendsProblem() (problem string, degraded bool) {
+	during, err := s.cfg.Sender.Unreached()
+	if err == nil || during < s.cfg.RoundsWithin {
 		return "", false
 	}
 	_, answered := errors.AsType[*evm.RPCError](err)
@@ -208,10 +208,10 @@ func (p *Service) sendsProblem() (problem string, degraded bool) {
 
 // uncompared lists the keys that were not compared with the chain since this process registered, and reports whether others
 // were.
-func (p *Service) uncompared(keys []*relayer.Key) (problem string, others bool) {
+func (s *Service) uncompared(keys []*relayer.Key) (problem string, others bool) {
 	var out []string
 	for _, k := range keys {
-		if !p.cfg.Store.Trusts(k) {
+		if !s.cfg.Store.Trusts(k) {
 			out = append(out, strings.ToLower(k.Address.Hex()))
 		}
 	}

@@ -20,20 +20,20 @@ const registerRetry = time.Second
 
 // register registers all keys with the store, and retries until that succeeds or ctx ends. A key that is not registered
 // gets no transactions.
-func (p *Service) register(ctx context.Context) {
+func (s *Service) register(ctx context.Context) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = registerRetry/64, registerRetry
 	for began := time.Now(); ; {
-		level, err := slog.LevelDebug, p.cfg.Ready() // Ready logs the cause itself
+		level, err := slog.LevelDebug, s.cfg.Ready() // Ready logs the cause itself
 		if err == nil {
-			level, err = slog.LevelWarn, p.registerOnce(ctx)
+			level, err = slog.LevelWarn, s.registerOnce(ctx)
 		}
 		if err == nil {
-			p.cfg.Log.Info("keys registered", "keys", len(p.terms.Held))
+			s.cfg.Log.Info("keys registered", "keys", len(s.allocation.Held))
 			return
 		}
 		if time.Since(began) > registerRetry { // transient failures at startup are not logged
-			p.cfg.Log.Log(ctx, level, "keys not registered, trying again", "err", err)
+			s.cfg.Log.Log(ctx, level, "keys not registered, trying again", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -44,35 +44,35 @@ func (p *Service) register(ctx context.Context) {
 }
 
 // registerOnce registers the keys that the store has already, once per process, and then the new ones.
-func (p *Service) registerOnce(ctx context.Context) error {
-	all := slices.Concat(p.terms.Held, p.cfg.Funding)
-	unknown, err := p.cfg.Store.Unknown(ctx, all)
+func (s *Service) registerOnce(ctx context.Context) error {
+	all := slices.Concat(s.allocation.Held, s.cfg.Funding)
+	unknown, err := s.cfg.Store.Unknown(ctx, all)
 	if err != nil {
 		return err
 	}
-	if !p.registered {
+	if !s.registered {
 		known := slices.DeleteFunc(slices.Clone(all), func(a common.Address) bool { return slices.Contains(unknown, a) })
-		if err := p.cfg.Store.Register(ctx, p.registrations(known, nil)); err != nil {
+		if err := s.cfg.Store.Register(ctx, s.registrations(known, nil)); err != nil {
 			return err
 		}
-		p.registered = true
+		s.registered = true
 	}
 	if len(unknown) == 0 {
 		return nil
 	}
-	nonces, err := p.firstNonces(ctx, unknown)
+	nonces, err := s.firstNonces(ctx, unknown)
 	if len(nonces) > 0 {
 		unknown = slices.DeleteFunc(unknown, func(a common.Address) bool { _, ok := nonces[a]; return !ok })
-		err = errors.Join(p.cfg.Store.Register(ctx, p.registrations(unknown, nonces)), err)
+		err = errors.Join(s.cfg.Store.Register(ctx, s.registrations(unknown, nonces)), err)
 	}
 	return err
 }
 
-func (p *Service) registrations(keys []common.Address, nonces map[common.Address]uint64) []store.Registration {
+func (s *Service) registrations(keys []common.Address, nonces map[common.Address]uint64) []store.Registration {
 	all := make([]store.Registration, len(keys))
 	for i, key := range keys {
-		all[i] = store.Registration{Address: key, NextNonce: nonces[key], MinBalance: p.cfg.MinBalance}
-		if !slices.Contains(p.terms.Held, key) {
+		all[i] = store.Registration{Address: key, NextNonce: nonces[key], MinBalance: s.cfg.MinBalance}
+		if !slices.Contains(s.allocation.Held, key) {
 			all[i].Funding, all[i].MinBalance = true, nil
 		}
 	}
@@ -85,11 +85,11 @@ const disagreement = 64
 // firstNonces returns the first nonces of keys that the store does not have: the highest count, mined or pending, of any
 // endpoint in two readings. A key whose counts differ too much gets none, and the error names it, because one of the
 // endpoints is wrong. An endpoint that is reported as lagging may count less than the others, because it is still syncing.
-func (p *Service) firstNonces(ctx context.Context, keys []common.Address) (map[common.Address]uint64, error) {
-	reports := p.cfg.Chain.Counts(ctx, common.Hash{}, keys)
-	reports = append(reports, p.cfg.Chain.Counts(ctx, common.Hash{}, keys)...)
+func (s *Service) firstNonces(ctx context.Context, keys []common.Address) (map[common.Address]uint64, error) {
+	reports := s.cfg.Chain.Counts(ctx, common.Hash{}, keys)
+	reports = append(reports, s.cfg.Chain.Counts(ctx, common.Hash{}, keys)...)
 	lags := map[string]bool{}
-	for _, ep := range p.cfg.Chain.Status().Endpoints {
+	for _, ep := range s.cfg.Chain.Status().Endpoints {
 		lags[ep.Endpoint] = !ep.OK && ep.Lag > 0
 	}
 	nonces := map[common.Address]uint64{}

@@ -24,48 +24,48 @@ import (
 var _ relayer.Service = (*Service)(nil)
 
 // keys returns the pool's keys that this process holds, by address.
-func (p *Service) keys(ctx context.Context) ([]*relayer.Key, error) {
-	keys, err := p.cfg.Store.Keys(ctx)
+func (s *Service) keys(ctx context.Context) ([]*relayer.Key, error) {
+	keys, err := s.cfg.Store.Keys(ctx)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return slices.DeleteFunc(keys, func(k *relayer.Key) bool { return !slices.Contains(p.terms.Held, k.Address) }), nil
+	return slices.DeleteFunc(keys, func(k *relayer.Key) bool { return !slices.Contains(s.allocation.Held, k.Address) }), nil
 }
 
 // Relayers implements [relayer.Service].
-func (p *Service) Relayers(ctx context.Context, offset, limit int) ([]relayer.Relayer, int, error) {
-	keys, err := p.keys(ctx)
+func (s *Service) Relayers(ctx context.Context, offset, limit int) ([]relayer.Relayer, int, error) {
+	keys, err := s.keys(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	all := []relayer.Relayer{p.describePool(keys)}
+	all := []relayer.Relayer{s.describePool(keys)}
 	for _, k := range keys {
-		all = append(all, p.cfg.Describe(k))
+		all = append(all, s.cfg.Describe(k))
 	}
 	first := min(offset, len(all))
 	return all[first:min(first+limit, len(all))], len(all), nil
 }
 
 // Relayer implements [relayer.Service].
-func (p *Service) Relayer(ctx context.Context, id string) (relayer.Relayer, error) {
-	keys, key, err := p.find(ctx, id)
+func (s *Service) Relayer(ctx context.Context, id string) (relayer.Relayer, error) {
+	keys, key, err := s.find(ctx, id)
 	switch {
 	case err != nil:
 		return relayer.Relayer{}, err
 	case key == nil:
-		return p.describePool(keys), nil
+		return s.describePool(keys), nil
 	default:
-		return p.cfg.Describe(key), nil
+		return s.cfg.Describe(key), nil
 	}
 }
 
 // find returns the keys, and the key that an id names; nil for the pool.
-func (p *Service) find(ctx context.Context, id string) (keys []*relayer.Key, key *relayer.Key, err error) {
-	address, err := p.target(id)
+func (s *Service) find(ctx context.Context, id string) (keys []*relayer.Key, key *relayer.Key, err error) {
+	address, err := s.target(id)
 	if err != nil {
 		return nil, nil, err
 	}
-	if keys, err = p.keys(ctx); err != nil {
+	if keys, err = s.keys(ctx); err != nil {
 		return nil, nil, err
 	}
 	if address == (common.Address{}) {
@@ -79,10 +79,10 @@ func (p *Service) find(ctx context.Context, id string) (keys []*relayer.Key, key
 	return nil, nil, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
 }
 
-func (p *Service) describePool(keys []*relayer.Key) relayer.Relayer {
+func (s *Service) describePool(keys []*relayer.Key) relayer.Relayer {
 	r := relayer.Relayer{
-		ID: p.cfg.ID, Network: p.cfg.network(), SignerID: "local", GasPriceCap: p.cfg.MaxFee, WhitelistReceivers: p.cfg.Receivers,
-		EIP1559: true, IncludeRevertData: p.cfg.RevertData, Disabled: !p.cfg.Enabled, Paused: len(keys) > 0,
+		ID: s.cfg.ID, Network: s.cfg.network(), SignerID: "local", GasPriceCap: s.cfg.MaxFee, WhitelistReceivers: s.cfg.Receivers,
+		EIP1559: true, IncludeRevertData: s.cfg.RevertData, Disabled: !s.cfg.Enabled, Paused: len(keys) > 0,
 	}
 	usable := false
 	for _, k := range keys {
@@ -93,7 +93,7 @@ func (p *Service) describePool(keys []*relayer.Key) relayer.Relayer {
 		}
 	}
 	switch {
-	case !p.cfg.Enabled:
+	case !s.cfg.Enabled:
 		r.DisabledReason = switchedOff
 	case !usable:
 		r.Disabled, r.DisabledReason = true, "no key is enabled"
@@ -125,15 +125,15 @@ func (c *Config) network() string { return fmt.Sprintf("evm:%d", c.Store.ChainID
 
 // Update implements [relayer.Service]: it pauses, resumes, and sets the minimum balance. A pool's patch applies to all of its
 // keys.
-func (p *Service) Update(ctx context.Context, id, caller string, patch relayer.Patch) (relayer.Relayer, error) {
-	keys, key, err := p.find(ctx, id)
+func (s *Service) Update(ctx context.Context, id, caller string, patch relayer.Patch) (relayer.Relayer, error) {
+	keys, key, err := s.find(ctx, id)
 	if err != nil {
 		return relayer.Relayer{}, err
 	}
 	if key != nil {
 		keys = []*relayer.Key{key}
 	}
-	name := p.cfg.ID
+	name := s.cfg.ID
 	if key != nil {
 		name = strings.ToLower(key.Address.Hex())
 	}
@@ -145,11 +145,11 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch relayer.P
 		change.Draining = new(false)
 	}
 	if patch.MinBalance.Set {
-		change.MinBalance = cmp.Or(patch.MinBalance.Value, p.cfg.MinBalance, new(big.Int))
+		change.MinBalance = cmp.Or(patch.MinBalance.Value, s.cfg.MinBalance, new(big.Int))
 		change.OwnMinBalance = new(patch.MinBalance.Value != nil)
 	}
 	for _, k := range keys {
-		if _, err := p.cfg.Store.ChangeKey(ctx, k.Address, change); err != nil {
+		if _, err := s.cfg.Store.ChangeKey(ctx, k.Address, change); err != nil {
 			return relayer.Relayer{}, wrapUnknownOutcome(err, true) // this change or an earlier one may be stored
 		}
 		if change.Paused != nil {
@@ -157,58 +157,58 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch relayer.P
 		}
 		k.MinBalance = cmp.Or(change.MinBalance, k.MinBalance)
 	}
-	p.cfg.Log.Info("relayer updated", "target", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
+	s.cfg.Log.Info("relayer updated", "target", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
 	if key != nil {
-		return p.cfg.Describe(key), nil
+		return s.cfg.Describe(key), nil
 	}
-	return p.describePool(keys), nil
+	return s.describePool(keys), nil
 }
 
 // Status implements [relayer.Service].
-func (p *Service) Status(ctx context.Context, id string, want relayer.StatusParts) (relayer.RelayerStatus, error) {
-	keys, key, err := p.find(ctx, id)
+func (s *Service) Status(ctx context.Context, id string, want relayer.StatusParts) (relayer.RelayerStatus, error) {
+	keys, key, err := s.find(ctx, id)
 	if err != nil {
 		return relayer.RelayerStatus{}, err
 	}
-	described := p.describePool(keys)
+	described := s.describePool(keys)
 	if key != nil {
-		keys, described = []*relayer.Key{key}, p.cfg.Describe(key)
+		keys, described = []*relayer.Key{key}, s.cfg.Describe(key)
 	}
-	s := relayer.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused, Balance: balanceOf(keys)}
+	status := relayer.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused, Balance: balanceOf(keys)}
 	for _, k := range keys {
-		s.Pending += uint64(k.PendingCount)
+		status.Pending += uint64(k.PendingCount)
 	}
 	var address common.Address
 	if key != nil {
-		s.NextNonce, address = key.NextNonce, key.Address
+		status.NextNonce, address = key.NextNonce, key.Address
 	}
-	if want.Balance && s.Balance == nil { // no balance is stored yet at startup, but clients expect one
-		if s.Balance, err = p.Balance(ctx, id); err != nil {
-			return s, err
+	if want.Balance && status.Balance == nil { // no balance is stored yet at startup, but clients expect one
+		if status.Balance, err = s.Balance(ctx, id); err != nil {
+			return status, err
 		}
 	}
 	if !want.Balance {
-		s.Balance = nil
+		status.Balance = nil
 	}
 	if want.Pending {
-		waiting, err := p.waiting(ctx, address)
+		waiting, err := s.waiting(ctx, address)
 		if err != nil {
-			return s, unavailable(err)
+			return status, unavailable(err)
 		}
-		s.Pending += uint64(waiting)
+		status.Pending += uint64(waiting)
 	}
 	if want.LastConfirmed {
-		s.LastConfirmed, err = p.cfg.Store.LastConfirmed(ctx, address)
+		status.LastConfirmed, err = s.cfg.Store.LastConfirmed(ctx, address)
 	}
-	return s, unavailable(err)
+	return status, unavailable(err)
 }
 
 // waiting counts the transactions queued for a key, or with the zero address all queued ones.
-func (p *Service) waiting(ctx context.Context, key common.Address) (int, error) {
+func (s *Service) waiting(ctx context.Context, key common.Address) (int, error) {
 	if key == (common.Address{}) {
-		return p.cfg.Store.Queued(ctx)
+		return s.cfg.Store.Queued(ctx)
 	}
-	load, err := p.cfg.Store.LoadOf(ctx, key)
+	load, err := s.cfg.Store.LoadOf(ctx, key)
 	return load.Waiting, err
 }
 
@@ -227,16 +227,16 @@ func balanceOf(keys []*relayer.Key) (sum *big.Int) {
 }
 
 // Balance implements [relayer.Service].
-func (p *Service) Balance(ctx context.Context, id string) (*big.Int, error) {
-	key, err := p.target(id)
+func (s *Service) Balance(ctx context.Context, id string) (*big.Int, error) {
+	key, err := s.target(id)
 	if err != nil {
 		return nil, err
 	}
-	keys := p.terms.Held
+	keys := s.allocation.Held
 	if key != (common.Address{}) {
 		keys = []common.Address{key}
 	}
-	balances, err := p.cfg.RPCProxy.Balances(ctx, keys)
+	balances, err := s.cfg.RPCProxy.Balances(ctx, keys)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -248,12 +248,12 @@ func (p *Service) Balance(ctx context.Context, id string) (*big.Int, error) {
 }
 
 // Transactions implements [relayer.Service].
-func (p *Service) Transactions(ctx context.Context, id string, f relayer.Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
-	key, err := p.target(id)
+func (s *Service) Transactions(ctx context.Context, id string, f relayer.Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
+	key, err := s.target(id)
 	if err != nil {
 		return nil, 0, err
 	}
-	txs, total, err := p.cfg.Store.Transactions(ctx, store.Filter{
+	txs, total, err := s.cfg.Store.Transactions(ctx, store.Filter{
 		Key: key, Statuses: f.Statuses, Signed: f.Signed, Metadata: relayer.Metadata{
 			Method: f.Method, Orderbook: f.Orderbook, Trader: f.Trader, RequestID: f.RequestID, TraceID: f.TraceID,
 		},
@@ -262,12 +262,12 @@ func (p *Service) Transactions(ctx context.Context, id string, f relayer.Filter,
 }
 
 // Transaction implements [relayer.Service].
-func (p *Service) Transaction(ctx context.Context, id string, tx uuid.UUID) (*relayer.Transaction, error) {
-	key, err := p.target(id)
+func (s *Service) Transaction(ctx context.Context, id string, tx uuid.UUID) (*relayer.Transaction, error) {
+	key, err := s.target(id)
 	if err != nil {
 		return nil, err
 	}
-	found, err := p.cfg.Store.Transaction(ctx, tx)
+	found, err := s.cfg.Store.Transaction(ctx, tx)
 	switch {
 	case err != nil:
 		return nil, unavailable(err)
@@ -278,65 +278,65 @@ func (p *Service) Transaction(ctx context.Context, id string, tx uuid.UUID) (*re
 }
 
 // TransactionByNonce implements [relayer.Service].
-func (p *Service) TransactionByNonce(ctx context.Context, id string, nonce uint64) (*relayer.Transaction, error) {
-	key, err := p.target(id)
+func (s *Service) TransactionByNonce(ctx context.Context, id string, nonce uint64) (*relayer.Transaction, error) {
+	key, err := s.target(id)
 	switch {
 	case err != nil:
 		return nil, err
 	case key == (common.Address{}):
 		return nil, relayer.Invalidf("nonce", "belongs to a key: ask for it under one of the pool's relayers")
 	}
-	tx, err := p.cfg.Store.TransactionByNonce(ctx, key, nonce)
+	tx, err := s.cfg.Store.TransactionByNonce(ctx, key, nonce)
 	return tx, unavailable(err)
 }
 
 // Sign implements [relayer.Service].
-func (p *Service) Sign(ctx context.Context, id, caller string, message []byte) ([65]byte, error) {
-	return p.sign(ctx, id, caller, [32]byte(accounts.TextHash(message)))
+func (s *Service) Sign(ctx context.Context, id, caller string, message []byte) ([65]byte, error) {
+	return s.sign(ctx, id, caller, [32]byte(accounts.TextHash(message)))
 }
 
 // SignTypedData implements [relayer.Service].
-func (p *Service) SignTypedData(ctx context.Context, id, caller string, domainSeparator, hashStruct common.Hash) ([65]byte, error) {
-	return p.sign(ctx, id, caller, crypto.Keccak256Hash([]byte{0x19, 0x01}, domainSeparator[:], hashStruct[:]))
+func (s *Service) SignTypedData(ctx context.Context, id, caller string, domainSeparator, hashStruct common.Hash) ([65]byte, error) {
+	return s.sign(ctx, id, caller, crypto.Keccak256Hash([]byte{0x19, 0x01}, domainSeparator[:], hashStruct[:]))
 }
 
-func (p *Service) sign(ctx context.Context, id, caller string, digest [32]byte) (sig [65]byte, err error) {
-	_, key, err := p.find(ctx, id)
+func (s *Service) sign(ctx context.Context, id, caller string, digest [32]byte) (sig [65]byte, err error) {
+	_, key, err := s.find(ctx, id)
 	switch {
 	case err != nil:
 		return sig, err
 	case key == nil:
 		return sig, relayer.Invalidf("", "a pool does not sign: ask one of its relayers")
-	case !key.Enabled || !p.cfg.Enabled:
+	case !key.Enabled || !s.cfg.Enabled:
 		return sig, relayer.ErrDisabled
 	case key.Paused:
 		return sig, relayer.ErrPaused
 	}
-	if !p.cfg.Signing {
+	if !s.cfg.Signing {
 		return sig, relayer.ErrSigningOff
 	}
-	keySigner, ok := p.cfg.Ring.Signer(key.Address)
+	keySigner, ok := s.cfg.Ring.Signer(key.Address)
 	if !ok {
 		return sig, relayer.ErrNotFound
 	}
 	if sig, err = signer.Sign(ctx, keySigner, digest); err != nil {
 		return sig, fmt.Errorf("%w: %s signs %s for %s: %w", relayer.ErrUnavailable, key.Address, common.Hash(digest), caller, err)
 	}
-	p.cfg.Log.Info("message signed", "key", key.Address, "digest", common.Hash(digest), "caller", caller)
+	s.cfg.Log.Info("message signed", "key", key.Address, "digest", common.Hash(digest), "caller", caller)
 	return sig, nil
 }
 
 // RPC implements [relayer.Service].
-func (p *Service) RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error) {
-	if _, err := p.target(id); err != nil {
+func (s *Service) RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error) {
+	if _, err := s.target(id); err != nil {
 		return nil, err
 	}
-	result, err := p.cfg.RPCProxy.Call(ctx, method, params)
+	result, err := s.cfg.RPCProxy.Call(ctx, method, params)
 	if err == nil {
 		return result, nil
 	}
-	if said, ok := errors.AsType[*evm.RPCError](err); ok { // callers do not receive the name of the node
-		return nil, &relayer.RPCError{Code: said.Code, Message: said.Message, Description: "the node answered with an error", Data: said.Data}
+	if failed, ok := errors.AsType[*evm.RPCError](err); ok { // callers do not receive the name of the node
+		return nil, &relayer.RPCError{Code: failed.Code, Message: failed.Message, Description: "the node answered with an error", Data: failed.Data}
 	}
 	if errors.Is(err, evm.ErrTooLarge) {
 		return nil, &relayer.RPCError{Code: relayer.RPCTooLarge, Message: "response too large", Description: "the answer is too large: ask for less at once"}

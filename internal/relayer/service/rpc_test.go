@@ -68,9 +68,9 @@ func TestRPC_Callers_AnsweredOrUnavailable(t *testing.T) {
 
 	behave(`"result":"0x` + strings.Repeat("0", 20_000) + `"`)
 	_, err = call()
-	var said *relayer.RPCError
-	require.ErrorAs(t, err, &said)
-	require.Equal(t, relayer.RPCTooLarge, said.Code)
+	var failed *relayer.RPCError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, relayer.RPCTooLarge, failed.Code)
 
 	answer.Store(new(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })))
 	_, err = call()

@@ -25,33 +25,33 @@ type idempotencyScopes struct {
 }
 
 // refresh reads the identity again, because it changes after a failover of the database. A failure keeps the last one.
-func (c *idempotencyScopes) refresh(ctx context.Context, s *store.Store) {
+func (i *idempotencyScopes) refresh(ctx context.Context, s *store.Store) {
 	if identity, err := s.Identity(ctx); err == nil {
-		c.set(identity)
+		i.set(identity)
 	}
 }
 
-func (c *idempotencyScopes) set(identity uuid.UUID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if identity != c.identity {
-		c.identity, c.scopes = identity, map[string]string{}
+func (i *idempotencyScopes) set(identity uuid.UUID) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if identity != i.identity {
+		i.identity, i.scopes = identity, map[string]string{}
 	}
 }
 
 // of returns a caller's scope and the identity that it belongs to; zero values while that is not known.
-func (c *idempotencyScopes) of(chainID uint64, pool, caller string) (scope string, identity uuid.UUID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.identity == (uuid.UUID{}) {
+func (i *idempotencyScopes) of(chainID uint64, pool, caller string) (scope string, identity uuid.UUID) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.identity == (uuid.UUID{}) {
 		return "", uuid.UUID{}
 	}
-	scope, ok := c.scopes[caller]
+	scope, ok := i.scopes[caller]
 	if !ok {
-		scope = idempotencyScope(c.identity, chainID, pool, caller)
-		c.scopes[caller] = scope
+		scope = idempotencyScope(i.identity, chainID, pool, caller)
+		i.scopes[caller] = scope
 	}
-	return scope, c.identity
+	return scope, i.identity
 }
 
 // idempotencyScope returns the scope of a caller's idempotency keys. The identity is random and is not published. So the
@@ -68,42 +68,42 @@ func idempotencyScope(identity uuid.UUID, chainID uint64, pool, caller string) s
 }
 
 // scopeOf returns a caller's scope and the store's identity; zero values before the pool is registered.
-func (p *Service) scopeOf(ctx context.Context, caller string) (string, uuid.UUID, error) {
-	if scope, identity := p.scopes.of(p.cfg.Store.ChainID, p.cfg.ID, caller); scope != "" {
+func (s *Service) scopeOf(ctx context.Context, caller string) (string, uuid.UUID, error) {
+	if scope, identity := s.scopes.of(s.cfg.Store.ChainID, s.cfg.ID, caller); scope != "" {
 		return scope, identity, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.DatabaseTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.DatabaseTimeout)
 	defer cancel()
-	identity, err := p.cfg.Store.Identity(ctx)
+	identity, err := s.cfg.Store.Identity(ctx)
 	switch {
 	case errors.Is(err, relayer.ErrNotFound):
 		return "", identity, nil
 	case err != nil:
 		return "", identity, unavailable(err)
 	}
-	p.scopes.set(identity)
-	return idempotencyScope(identity, p.cfg.Store.ChainID, p.cfg.ID, caller), identity, nil
+	s.scopes.set(identity)
+	return idempotencyScope(identity, s.cfg.Store.ChainID, s.cfg.ID, caller), identity, nil
 }
 
 // IdempotencyScope implements [relayer.Service].
-func (p *Service) IdempotencyScope(ctx context.Context, caller string) (string, error) {
-	scope, _, err := p.scopeOf(ctx, caller)
+func (s *Service) IdempotencyScope(ctx context.Context, caller string) (string, error) {
+	scope, _, err := s.scopeOf(ctx, caller)
 	return scope, err
 }
 
 // requireScope compares a submission's scope with the caller's. It returns the identity that the store must still have when
 // it accepts the submission; zero if none is required.
-func (p *Service) requireScope(ctx context.Context, s relayer.Submission) (uuid.UUID, error) {
-	if s.Scope == "" {
+func (s *Service) requireScope(ctx context.Context, in relayer.Submission) (uuid.UUID, error) {
+	if in.Scope == "" {
 		return uuid.UUID{}, nil
 	}
-	scope, identity, err := p.scopeOf(ctx, s.Caller)
+	scope, identity, err := s.scopeOf(ctx, in.Caller)
 	switch {
 	case err != nil:
 		return identity, err
 	case scope == "":
 		return identity, fmt.Errorf("%w: the pool is not registered yet", relayer.ErrUnavailable)
-	case scope != s.Scope:
+	case scope != in.Scope:
 		return identity, relayer.ErrOtherScope
 	}
 	return identity, nil

@@ -18,14 +18,14 @@ import (
 
 // Service accepts transactions. It is safe for concurrent use.
 type Service struct {
-	cfg      Config
-	terms    store.AllocationLimits
-	requests chan *submitRequest
-	turn     sync.Mutex // of the intake that may take the keys' locks
-	stopped  chan struct{}
-	health   atomic.Pointer[relayer.Health]
-	senders  senderChecks
-	scopes   idempotencyScopes
+	cfg        Config
+	allocation store.AllocationLimits
+	requests   chan *submitRequest
+	turn       sync.Mutex // of the intake that may take the keys' locks
+	stopped    chan struct{}
+	health     atomic.Pointer[relayer.Health]
+	senders    senderChecks
+	scopes     idempotencyScopes
 
 	registered bool // whether the keys that the store had are registered; used only by the registering goroutine
 }
@@ -45,36 +45,36 @@ func New(cfg Config) *Service {
 	cfg.Store.RequireComparison()
 	return &Service{
 		cfg: cfg, requests: make(chan *submitRequest), stopped: make(chan struct{}),
-		terms: cfg.Terms(),
+		allocation: cfg.Allocation(),
 	}
 }
 
 // Run accepts requests until ctx ends, and returns nil when the outcome of every started group is decided. It may be called
 // once.
-func (p *Service) Run(ctx context.Context) error {
-	defer close(p.stopped)
+func (s *Service) Run(ctx context.Context) error {
+	defer close(s.stopped)
 	var running errgroup.Group
 	for range intakes {
-		running.Go(func() error { p.batcher(ctx); return nil })
+		running.Go(func() error { s.batcher(ctx); return nil })
 	}
-	running.Go(func() error { p.healthLoop(ctx); return nil })
-	running.Go(func() error { p.register(ctx); return nil })
+	running.Go(func() error { s.healthLoop(ctx); return nil })
+	running.Go(func() error { s.register(ctx); return nil })
 	return running.Wait()
 }
 
-// Terms returns the limits under which nonces are given out.
-func (p *Service) Terms() store.AllocationLimits { return p.terms }
+// Allocation returns the limits under which nonces are given out.
+func (s *Service) Allocation() store.AllocationLimits { return s.allocation }
 
 // target returns the key that an id names; zero for the pool.
-func (p *Service) target(id string) (common.Address, error) {
-	if id == p.cfg.ID {
+func (s *Service) target(id string) (common.Address, error) {
+	if id == s.cfg.ID {
 		return common.Address{}, nil
 	}
 	if !common.IsHexAddress(id) {
 		return common.Address{}, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
 	}
 	address := common.HexToAddress(id)
-	if !slices.Contains(p.terms.Held, address) {
+	if !slices.Contains(s.allocation.Held, address) {
 		return common.Address{}, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
 	}
 	return address, nil

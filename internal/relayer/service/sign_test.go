@@ -38,13 +38,13 @@ func TestSign_IsLogged(t *testing.T) {
 	f := setup(t, 1)
 	remote, ring := signertest.Faked(t, f.ring)
 	f.options.Ring = ring
-	said := make(lines, 1000)
-	r := f.start(t, func(c *service.Config) { c.Log = slog.New(slog.NewTextHandler(said, nil)) })
+	logged := make(lines, 1000)
+	r := f.start(t, func(c *service.Config) { c.Log = slog.New(slog.NewTextHandler(logged, nil)) })
 	key := strings.ToLower(remote.Address().Hex())
 
 	_, err := r.Sign(t.Context(), key, "first", []byte("hello"))
 	require.NoError(t, err)
-	line := said.about("message ")
+	line := logged.about("message ")
 	require.Contains(t, line, `level=INFO msg="message signed"`)
 	require.Contains(t, line, "caller=first")
 	require.Contains(t, line, common.BytesToHash(accounts.TextHash([]byte("hello"))).Hex())

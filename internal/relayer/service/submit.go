@@ -21,21 +21,21 @@ import (
 )
 
 // Submit implements [relayer.Service].
-func (p *Service) Submit(ctx context.Context, s relayer.Submission) (*relayer.Transaction, error) {
-	v, err := p.submit(ctx, s)
-	p.cfg.Metrics.submitted(ctx, v.Replayed, err)
+func (s *Service) Submit(ctx context.Context, in relayer.Submission) (*relayer.Transaction, error) {
+	v, err := s.submit(ctx, in)
+	s.cfg.Metrics.submitted(ctx, v.Replayed, err)
 	if limit, ok := errors.AsType[*relayer.LimitError](err); ok {
-		p.cfg.Log.Info("request met a limit", "limit", limit.Limit, "caller", s.Caller, "trader", s.Request.Metadata.Trader, "after", limit.After)
+		s.cfg.Log.Info("request met a limit", "limit", limit.Limit, "caller", in.Caller, "trader", in.Request.Metadata.Trader, "after", limit.After)
 	}
 	return v.Tx, err
 }
 
-func (p *Service) submit(ctx context.Context, s relayer.Submission) (v store.AcceptResult, err error) {
-	key, err := p.target(s.RelayerID)
+func (s *Service) submit(ctx context.Context, in relayer.Submission) (v store.AcceptResult, err error) {
+	key, err := s.target(in.RelayerID)
 	if err != nil {
 		return v, err
 	}
-	identity, err := p.requireScope(ctx, s)
+	identity, err := s.requireScope(ctx, in)
 	if err != nil {
 		return v, err
 	}
@@ -43,16 +43,16 @@ func (p *Service) submit(ctx context.Context, s relayer.Submission) (v store.Acc
 	// so that most requests, which are new, need no lookup. Without a gas limit the lookup comes first, which saves the
 	// simulation.
 	looked := false
-	if s.IdempotencyKey != "" && s.Request.GasLimit == 0 {
+	if in.IdempotencyKey != "" && in.Request.GasLimit == 0 {
 		looked = true
-		if v, err = p.replay(ctx, s); err != nil || v.Tx != nil {
+		if v, err = s.replay(ctx, in); err != nil || v.Tx != nil {
 			return v, err
 		}
 	}
-	if v, err = p.admit(ctx, key, identity, s); err == nil || s.IdempotencyKey == "" || looked {
+	if v, err = s.admit(ctx, key, identity, in); err == nil || in.IdempotencyKey == "" || looked {
 		return v, err
 	}
-	first, missed := p.replay(ctx, s)
+	first, missed := s.replay(ctx, in)
 	switch {
 	case first.Tx != nil:
 		return first, nil
@@ -63,40 +63,40 @@ func (p *Service) submit(ctx context.Context, s relayer.Submission) (v store.Acc
 }
 
 // replay returns the transaction of a request's idempotency key; an empty result if the key is new.
-func (p *Service) replay(ctx context.Context, s relayer.Submission) (store.AcceptResult, error) {
-	tx, err := p.cfg.Store.Replay(ctx, s.Caller, s.IdempotencyKey, s.BodyHash)
+func (s *Service) replay(ctx context.Context, in relayer.Submission) (store.AcceptResult, error) {
+	tx, err := s.cfg.Store.Replay(ctx, in.Caller, in.IdempotencyKey, in.BodyHash)
 	return store.AcceptResult{Tx: tx, Replayed: tx != nil}, unavailable(err)
 }
 
 // admit checks a request and stores it.
-func (p *Service) admit(ctx context.Context, key common.Address, identity uuid.UUID, s relayer.Submission) (v store.AcceptResult, err error) {
-	if !p.cfg.Enabled {
+func (s *Service) admit(ctx context.Context, key common.Address, identity uuid.UUID, in relayer.Submission) (v store.AcceptResult, err error) {
+	if !s.cfg.Enabled {
 		return v, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
 	}
-	if err := p.cfg.Ready(); err != nil {
+	if err := s.cfg.Ready(); err != nil {
 		return v, fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
 	}
-	if p.cfg.Guard != nil {
-		if err := p.cfg.Guard.Admit(ctx, s.Caller, &s.Request); err != nil {
+	if s.cfg.Guard != nil {
+		if err := s.cfg.Guard.Admit(ctx, in.Caller, &in.Request); err != nil {
 			return v, err
 		}
 	}
-	if key, err = p.prepare(ctx, key, &s.Request); err != nil {
+	if key, err = s.prepare(ctx, key, &in.Request); err != nil {
 		return v, err
 	}
-	reserve, err := p.reserve(ctx, &s.Request)
+	reserve, err := s.reserve(ctx, &in.Request)
 	if err != nil {
 		return v, err
 	}
-	target := p.cfg.ID
+	target := s.cfg.ID
 	if key != (common.Address{}) {
 		target = strings.ToLower(key.Hex())
 	}
-	v, err = p.accept(ctx, &store.NewTransaction{
-		ID: uuid.Must(uuid.NewV7()), Target: target, Key: key, Caller: s.Caller, Kind: relayer.KindTransaction, Request: s.Request,
-		Reserve: reserve, IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash, Identity: identity,
+	v, err = s.accept(ctx, &store.NewTransaction{
+		ID: uuid.Must(uuid.NewV7()), Target: target, Key: key, Caller: in.Caller, Kind: relayer.KindTransaction, Request: in.Request,
+		Reserve: reserve, IdempotencyKey: in.IdempotencyKey, BodyHash: in.BodyHash, Identity: identity,
 	})
-	if _, poor := errors.AsType[*relayer.FundsError](err); poor && p.exceedsBalance(ctx, key, s.Request.Value) {
+	if _, poor := errors.AsType[*relayer.FundsError](err); poor && s.exceedsBalance(ctx, key, in.Request.Value) {
 		return v, errValueExceedsBalance
 	}
 	return v, err
@@ -104,16 +104,16 @@ func (p *Service) admit(ctx context.Context, key common.Address, identity uuid.U
 
 // reserve returns the maximum gas cost of a request at the fees that would be offered now. If the fees are unavailable, it
 // fails only if there are budgets.
-func (p *Service) reserve(ctx context.Context, r *relayer.Request) (*big.Int, error) {
-	fees, err := p.cfg.Chain.Fees(ctx)
+func (s *Service) reserve(ctx context.Context, r *relayer.Request) (*big.Int, error) {
+	fees, err := s.cfg.Chain.Fees(ctx)
 	switch {
-	case err != nil && p.cfg.Store.Budgets == (store.Budgets{}):
+	case err != nil && s.cfg.Store.Budgets == (store.Budgets{}):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("%w: ask for fees: %w", relayer.ErrUnavailable, err)
 	}
 	reserve := new(big.Int).SetUint64(r.GasLimit)
-	reserve.Mul(reserve, sender.Price(r, fees, p.cfg.MaxFee).MaxFee)
+	reserve.Mul(reserve, sender.Price(r, fees, s.cfg.MaxFee).MaxFee)
 	if reserve.BitLen() > 256 {
 		return nil, relayer.Invalidf("", "gas limit times gas price is more than 2^256 wei")
 	}
@@ -138,33 +138,33 @@ func unavailable(err error) error {
 
 // prepare checks a request against policies and the chain, and fills in omitted fields. It returns the only key that may
 // send it, zero for any. No nonce has been taken yet.
-func (p *Service) prepare(ctx context.Context, key common.Address, r *relayer.Request) (only common.Address, err error) {
-	if err := p.check(r); err != nil {
+func (s *Service) prepare(ctx context.Context, key common.Address, r *relayer.Request) (only common.Address, err error) {
+	if err := s.check(r); err != nil {
 		return key, err
 	}
 	if r.GasLimit != 0 {
-		return key, p.checkGas(r, evm.IntrinsicGasOf(r.Data, r.To == nil))
+		return key, s.checkGas(r, evm.IntrinsicGasOf(r.Data, r.To == nil))
 	}
-	if key, err = p.estimate(ctx, key, r); err != nil {
+	if key, err = s.estimate(ctx, key, r); err != nil {
 		return key, err
 	}
-	return key, p.checkGas(r, 0) // the chain's own rules for data may be cheaper
+	return key, s.checkGas(r, 0) // the chain's own rules for data may be cheaper
 }
 
 // check checks the parts of a request that need no node.
-func (p *Service) check(r *relayer.Request) error {
+func (s *Service) check(r *relayer.Request) error {
 	if !r.ValidUntil.IsZero() && !r.ValidUntil.After(time.Now()) {
 		return relayer.Invalidf("valid_until", "is in the past")
 	}
-	if p.cfg.Receivers != nil {
+	if s.cfg.Receivers != nil {
 		switch {
 		case r.To == nil:
 			return relayer.Invalidf("to", "is missing: this relayer sends to its receivers only, and creates no contracts")
-		case !slices.Contains(p.cfg.Receivers, *r.To) && !slices.Contains(p.terms.Held, *r.To):
+		case !slices.Contains(s.cfg.Receivers, *r.To) && !slices.Contains(s.allocation.Held, *r.To):
 			return relayer.Invalidf("to", "%s is not among the receivers that this relayer sends to", r.To)
 		}
 	}
-	if err := p.checkFees(r); err != nil {
+	if err := s.checkFees(r); err != nil {
 		return err
 	}
 	if r.To == nil && len(r.Data) > params.MaxInitCodeSize {
@@ -178,13 +178,13 @@ func (p *Service) check(r *relayer.Request) error {
 }
 
 // checkGas checks a request's gas limit, which must not be below least.
-func (p *Service) checkGas(r *relayer.Request, least uint64) error {
+func (s *Service) checkGas(r *relayer.Request, least uint64) error {
 	most := uint64(math.MaxInt64)
-	if head := p.cfg.Chain.Head(); !head.IsZero() {
+	if head := s.cfg.Chain.Head(); !head.IsZero() {
 		most = head.GasLimit
 	}
-	if p.cfg.MaxGas != 0 {
-		most = min(most, p.cfg.MaxGas)
+	if s.cfg.MaxGas != 0 {
+		most = min(most, s.cfg.MaxGas)
 	}
 	switch {
 	case r.GasLimit < least:
@@ -198,8 +198,8 @@ func (p *Service) checkGas(r *relayer.Request, least uint64) error {
 // maxData is the maximum size of a transaction's data, bytes.
 const maxData = 127 << 10
 
-func (p *Service) checkFees(r *relayer.Request) error {
-	if limit := p.cfg.MaxFee; limit != nil {
+func (s *Service) checkFees(r *relayer.Request) error {
+	if limit := s.cfg.MaxFee; limit != nil {
 		for _, fee := range []struct {
 			field string
 			over  bool

@@ -43,7 +43,7 @@ type NewTransaction struct {
 	Identity uuid.UUID
 }
 
-// AcceptResult is the outcome of one draft: one of Tx and Err is nil.
+// AcceptResult is the outcome of one new transaction: one of Tx and Err is nil.
 type AcceptResult struct {
 	Tx *relayer.Transaction
 	// Replayed: Tx is not new; an earlier request had the same idempotency key.
@@ -56,44 +56,44 @@ type AcceptResult struct {
 // queueRetry is the retry delay returned to callers when the queue is full.
 const queueRetry = time.Second
 
-// Accept stores drafts durably in one database transaction, in the given order. A draft gets a key and a nonce if a key has
-// room and no queued transaction could use that key. Otherwise it is queued, or gets a [relayer.LimitError] if the queue is
-// full. The results are in the order of the drafts.
+// Accept stores new transactions durably in one database transaction, in the given order. A new transaction gets a key and a
+// nonce if a key has room and no queued transaction could use that key. Otherwise it is queued, or gets a [relayer.LimitError] if
+// the queue is full. The results are in the order of the new transactions.
 //
 // An error reports that nothing was stored, unless it wraps [relayer.ErrUnknown]. Then the connection broke during the
 // commit, and the outcome could not be read afterwards either.
-func (l *Store) Accept(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction) ([]AcceptResult, error) {
-	return l.AcceptNotify(ctx, terms, drafts, nil)
+func (s *Store) Accept(ctx context.Context, limits AllocationLimits, newTxs []*NewTransaction) ([]AcceptResult, error) {
+	return s.AcceptNotify(ctx, limits, newTxs, nil)
 }
 
 // AcceptNotify is Accept with a callback. It calls unlocked, if not nil, when it has released the keys' locks and waits for
 // the disk. It also calls it if the response to its commit was lost. It does not call it if nothing was stored. The next
 // call should begin then, because two calls that wait for the locks in the server take longer than one after the other.
-func (l *Store) AcceptNotify(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction, unlocked func()) ([]AcceptResult, error) {
-	a := &acceptBatch{store: l, terms: terms, drafts: drafts, verdicts: make([]AcceptResult, len(drafts))}
-	err := l.transaction(ctx, a.lock, a.write, unlocked)
+func (s *Store) AcceptNotify(ctx context.Context, limits AllocationLimits, newTxs []*NewTransaction, unlocked func()) ([]AcceptResult, error) {
+	a := &acceptBatch{store: s, limits: limits, newTxs: newTxs, results: make([]AcceptResult, len(newTxs))}
+	err := s.transaction(ctx, a.lock, a.write, unlocked)
 	if errors.Is(err, relayer.ErrUnknown) {
 		err = a.resolve(ctx, err)
 	}
 	if err == nil {
-		l.metrics.statuses.WithLabelValues(string(relayer.Allocated)).Add(float64(len(a.rows)))
+		s.metrics.statuses.WithLabelValues(string(relayer.Allocated)).Add(float64(len(a.rows)))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("accept %d transactions: %w", len(drafts), err)
+		return nil, fmt.Errorf("accept %d transactions: %w", len(newTxs), err)
 	}
 	a.replay(ctx)
-	return a.verdicts, nil
+	return a.results, nil
 }
 
 // acceptBatch is one call of Accept.
 type acceptBatch struct {
-	store    *Store
-	terms    AllocationLimits
-	drafts   []*NewTransaction
-	verdicts []AcceptResult
+	store   *Store
+	limits  AllocationLimits
+	newTxs  []*NewTransaction
+	results []AcceptResult
 
 	allocation keyAllocation // with its budgets
-	repeated   map[int]bool  // drafts whose idempotency key existed before
+	repeated   map[int]bool  // new transactions whose idempotency key existed before
 	rows       []*relayer.Transaction
 }
 
@@ -101,14 +101,14 @@ type acceptBatch struct {
 func (a *acceptBatch) lock(b *pgx.Batch) error {
 	a.repeated = map[int]bool{}
 	a.queueKeys(b)
-	a.allocation.lock(b, a.store, a.terms)
+	a.allocation.lock(b, a.store, a.limits)
 	a.allocation.readQueue(b, a.store)
 	if a.store.Budgets.any() {
 		var accounts []account
-		for _, d := range a.drafts {
+		for _, d := range a.newTxs {
 			accounts = append(accounts, account{scopeCaller, d.Caller}, account{scopeTrader, d.Metadata.Trader})
 		}
-		a.allocation.lockBudgets(b, a.store, a.terms, accounts...)
+		a.allocation.lockBudgets(b, a.store, a.limits, accounts...)
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func (a *acceptBatch) lock(b *pgx.Batch) error {
 // transaction's end.
 func (a *acceptBatch) queueKeys(b *pgx.Batch) {
 	var order []int
-	for i, d := range a.drafts {
+	for i, d := range a.newTxs {
 		if d.IdempotencyKey != "" {
 			order = append(order, i)
 			a.repeated[i] = true
@@ -128,7 +128,7 @@ func (a *acceptBatch) queueKeys(b *pgx.Batch) {
 	}
 	// The order is sorted, so that two batches with the same keys do not wait for each other.
 	slices.SortStableFunc(order, func(i, j int) int {
-		x, y := a.drafts[i], a.drafts[j]
+		x, y := a.newTxs[i], a.newTxs[j]
 		return cmp.Or(cmp.Compare(x.Caller, y.Caller), cmp.Compare(x.IdempotencyKey, y.IdempotencyKey))
 	})
 	var callers, keys []string
@@ -136,7 +136,7 @@ func (a *acceptBatch) queueKeys(b *pgx.Batch) {
 	var ids [][16]byte // the driver is slow with user-defined types
 	byID := map[uuid.UUID]int{}
 	for _, i := range order {
-		d := a.drafts[i]
+		d := a.newTxs[i]
 		callers, keys = append(callers, d.Caller), append(keys, d.IdempotencyKey)
 		hashes, ids = append(hashes, d.BodyHash[:]), append(ids, d.ID)
 		byID[d.ID] = i
@@ -153,16 +153,16 @@ func (a *acceptBatch) queueKeys(b *pgx.Batch) {
 	})
 }
 
-// write queues the statements of the second round trip: it decides on each draft and stores the result.
+// write queues the statements of the second round trip: it decides on each new transaction and stores the result.
 func (a *acceptBatch) write(b *pgx.Batch) error {
-	var callers, keys []string // of rejected drafts
-	for i, d := range a.drafts {
+	var callers, keys []string // of rejected new transactions
+	for i, d := range a.newTxs {
 		if a.repeated[i] {
 			continue
 		}
 		locked, err := a.allocate(d)
 		if err != nil {
-			a.verdicts[i].Err = err
+			a.results[i].Err = err
 			if d.IdempotencyKey != "" {
 				callers, keys = append(callers, d.Caller), append(keys, d.IdempotencyKey)
 			}
@@ -172,7 +172,7 @@ func (a *acceptBatch) write(b *pgx.Batch) error {
 		if locked != nil {
 			tx.From, tx.Nonce = locked.address, new(a.allocation.assignNonce(locked, tx.Value, tx.Reserve))
 		}
-		a.verdicts[i].Tx = tx
+		a.results[i].Tx = tx
 		a.rows = append(a.rows, tx)
 	}
 	if len(keys) > 0 { // only those: this database transaction inserted them
@@ -184,7 +184,7 @@ func (a *acceptBatch) write(b *pgx.Batch) error {
 	return nil
 }
 
-// allocate finds a key or a queue place for a draft that is within its budgets, and charges its caller's and trader's
+// allocate finds a key or a queue place for a new transaction that is within its budgets, and charges its caller's and trader's
 // budgets.
 func (a *acceptBatch) allocate(d *NewTransaction) (*lockedKey, error) {
 	if d.Identity != (uuid.UUID{}) && d.Identity != a.allocation.identity {
@@ -208,10 +208,10 @@ func (a *acceptBatch) allocate(d *NewTransaction) (*lockedKey, error) {
 
 // transactionOf returns a new row. now is the database's time, because rows are compared with that clock later: this
 // process's may be wrong.
-func (l *Store) transactionOf(d *NewTransaction, now time.Time) *relayer.Transaction {
+func (s *Store) transactionOf(d *NewTransaction, now time.Time) *relayer.Transaction {
 	now = now.UTC()
 	return &relayer.Transaction{
-		ID: d.ID, ChainID: l.ChainID, Pool: l.Pool, Target: d.Target, Caller: d.Caller, Kind: d.Kind, Request: d.Request, Reserve: d.Reserve,
+		ID: d.ID, ChainID: s.ChainID, Pool: s.Pool, Target: d.Target, Caller: d.Caller, Kind: d.Kind, Request: d.Request, Reserve: d.Reserve,
 		Status: relayer.Allocated, Intent: relayer.IntentSend, Revision: 1, CreatedAt: now, UpdatedAt: now,
 	}
 }
@@ -222,7 +222,7 @@ var insertTransactions = `INSERT INTO relayer_txs (` + newTransaction.names() + 
 	FROM ` + newTransaction.rows(4)
 
 // insert queues the statement that inserts rows. day is the day of the budgets that they are charged to, nil for none.
-func (l *Store) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time) {
+func (s *Store) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time) {
 	if len(txs) == 0 {
 		return
 	}
@@ -230,7 +230,7 @@ func (l *Store) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time)
 	for i, t := range txs {
 		rows[i] = t.Row()
 	}
-	b.Queue(insertTransactions, append([]any{l.ChainID, l.Pool, day}, arrays(newTransaction, rows...)...)...)
+	b.Queue(insertTransactions, append([]any{s.ChainID, s.Pool, day}, arrays(newTransaction, rows...)...)...)
 }
 
 // resolve finds the outcome of a commit whose response was lost. It takes the commit's locks again, which the server grants
@@ -246,7 +246,7 @@ func (a *acceptBatch) resolve(ctx context.Context, lost error) error {
 		var found int
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
-			a.store.ChainID, a.store.Pool, hexAddresses(a.terms.Held))
+			a.store.ChainID, a.store.Pool, hexAddresses(a.limits.Held))
 		batch.Queue(`SELECT count(*) FROM relayer_txs WHERE id = ANY($1)`, ids).QueryRow(func(row pgx.Row) error { return row.Scan(&found) })
 		batch.Queue(waitForDisk)
 		err := a.store.db.SendBatch(ctx, batch).Close()
@@ -266,15 +266,15 @@ func (a *acceptBatch) resolve(ctx context.Context, lost error) error {
 
 var errNotCommitted = fmt.Errorf("%w: the connection to the database broke, or its server crashed, before the commit was on its disk", relayer.ErrUnavailable)
 
-// replay fills in the results of drafts whose idempotency key existed before. The outcome of the other drafts is certain by
-// now, whatever fails here: a caller without a response retries.
+// replay fills in the results of new transactions whose idempotency key existed before. The outcome of the other new transactions
+// is certain by now, whatever fails here: a caller without a response retries.
 func (a *acceptBatch) replay(ctx context.Context) {
 	type question struct {
 		caller, key string
 		hash        [32]byte
 	}
-	answers := map[question]AcceptResult{} // several drafts may have the same key
-	for i, d := range a.drafts {
+	answers := map[question]AcceptResult{} // several new transactions may have the same key
+	for i, d := range a.newTxs {
 		if !a.repeated[i] {
 			continue
 		}
@@ -293,17 +293,17 @@ func (a *acceptBatch) replay(ctx context.Context) {
 			}
 			answers[q] = v
 		}
-		a.verdicts[i] = v
+		a.results[i] = v
 	}
 }
 
 // Replay returns the transaction of an idempotency key. It returns nil if the key is new, [relayer.ErrKeyReused] if it came
 // with another body, and [relayer.ErrForgotten] if its transaction was purged.
-func (l *Store) Replay(ctx context.Context, caller, key string, bodyHash [32]byte) (*relayer.Transaction, error) {
+func (s *Store) Replay(ctx context.Context, caller, key string, bodyHash [32]byte) (*relayer.Transaction, error) {
 	var hash []byte
 	var id uuid.UUID
-	err := l.db.QueryRow(ctx, `SELECT body_hash, tx_id FROM relayer_idempotency
-		WHERE chain_id = $1 AND pool_id = $2 AND caller = $3 AND key = $4`, l.ChainID, l.Pool, caller, key).Scan(&hash, &id)
+	err := s.db.QueryRow(ctx, `SELECT body_hash, tx_id FROM relayer_idempotency
+		WHERE chain_id = $1 AND pool_id = $2 AND caller = $3 AND key = $4`, s.ChainID, s.Pool, caller, key).Scan(&hash, &id)
 	switch {
 	case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
 		return nil, nil
@@ -312,7 +312,7 @@ func (l *Store) Replay(ctx context.Context, caller, key string, bodyHash [32]byt
 	case !slices.Equal(hash, bodyHash[:]):
 		return nil, relayer.ErrKeyReused
 	}
-	tx, err := l.Transaction(ctx, id)
+	tx, err := s.Transaction(ctx, id)
 	if errors.Is(err, relayer.ErrNotFound) {
 		return nil, relayer.ErrForgotten
 	}

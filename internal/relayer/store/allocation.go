@@ -29,15 +29,15 @@ type keyAllocation struct {
 type queueDemand struct{ cost, reserve *big.Int } // each the minimum of any of them, wei
 
 // addMin adds a transaction to the demand. A nil reserve counts as zero.
-func (l *queueDemand) addMin(cost, reserve *big.Int) {
+func (d *queueDemand) addMin(cost, reserve *big.Int) {
 	if reserve == nil {
 		reserve = new(big.Int)
 	}
-	if l.cost == nil || cost.Cmp(l.cost) < 0 {
-		l.cost = cost
+	if d.cost == nil || cost.Cmp(d.cost) < 0 {
+		d.cost = cost
 	}
-	if l.reserve == nil || reserve.Cmp(l.reserve) < 0 {
-		l.reserve = reserve
+	if d.reserve == nil || reserve.Cmp(d.reserve) < 0 {
+		d.reserve = reserve
 	}
 }
 
@@ -61,13 +61,13 @@ type lockedKey struct {
 }
 
 // assignNonce takes the next nonce of a key for a transaction with this value and reserve.
-func (h *keyAllocation) assignNonce(s *lockedKey, value, reserve *big.Int) (nonce uint64) {
+func (a *keyAllocation) assignNonce(s *lockedKey, value, reserve *big.Int) (nonce uint64) {
 	nonce = s.next + uint64(s.taken)
 	s.taken++
 	cost := relayer.Cost(value, reserve)
 	s.committed.Add(s.committed, cost)
 	s.given.Add(s.given, cost)
-	h.budgets.take(account{scopeKey, s.text}, reserve)
+	a.budgets.take(account{scopeKey, s.text}, reserve)
 	return nonce
 }
 
@@ -75,26 +75,26 @@ func (h *keyAllocation) assignNonce(s *lockedKey, value, reserve *big.Int) (nonc
 //
 // It gives no guarantee: the balance is some seconds old, fees rise, and another sender may use the key. It is stricter
 // than the chain, because transactions mined in these seconds count twice. Without a fresh balance it accepts everything.
-func (s *lockedKey) covers(cost *big.Int, all bool) bool {
-	if s.balance == nil {
+func (k *lockedKey) covers(cost *big.Int, all bool) bool {
+	if k.balance == nil {
 		return true
 	}
 	if all {
-		cost = new(big.Int).Add(cost, s.committed)
+		cost = new(big.Int).Add(cost, k.committed)
 	}
-	return s.balance.Cmp(cost) >= 0
+	return k.balance.Cmp(cost) >= 0
 }
 
-func (s *lockedKey) load() int { return s.pending + s.taken }
+func (k *lockedKey) load() int { return k.pending + k.taken }
 
 // lock queues the statements that lock and read the keys. The keys' rows stay locked until the end of the database
 // transaction.
-func (h *keyAllocation) lock(b *pgx.Batch, l *Store, terms AllocationLimits) {
-	h.cap, h.queueLimit = terms.Cap, terms.Queue
+func (a *keyAllocation) lock(b *pgx.Batch, s *Store, limits AllocationLimits) {
+	a.cap, a.queueLimit = limits.Cap, limits.Queue
 	b.Queue(`SELECT address, next_nonce, pending_count, enabled, disabled_reason, paused, stuck_since IS NOT NULL, funding,
 			CASE WHEN balance_at > now() - $4::interval THEN balance_wei::text END, committed_wei::text, compared_at >= $5 FROM relayer_keys
 		WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
-		l.ChainID, l.Pool, hexAddresses(terms.Held), balanceAge, l.comparedSince()).Query(func(rows pgx.Rows) error {
+		s.ChainID, s.Pool, hexAddresses(limits.Held), balanceAge, s.comparedSince()).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			s := &lockedKey{given: new(big.Int)}
 			var balance, committed *string
@@ -103,19 +103,19 @@ func (h *keyAllocation) lock(b *pgx.Batch, l *Store, terms AllocationLimits) {
 				return err
 			}
 			s.address, s.balance, s.committed = common.HexToAddress(s.text), relayer.ParseDecimal(balance), relayer.ParseDecimal(committed)
-			h.keys = append(h.keys, s)
+			a.keys = append(a.keys, s)
 		}
-		rand.Shuffle(len(h.keys), func(i, j int) { h.keys[i], h.keys[j] = h.keys[j], h.keys[i] })
+		rand.Shuffle(len(a.keys), func(i, j int) { a.keys[i], a.keys[j] = a.keys[j], a.keys[i] })
 		return rows.Err()
 	})
 	b.Queue(`SELECT count(*) FILTER (WHERE `+otherHistory+`), clock_timestamp(), (array_agg(p.identity))[1] FROM relayer_pools p
-		WHERE chain_id = $1 AND pool_id = $2`, l.ChainID, l.Pool).QueryRow(func(row pgx.Row) error {
+		WHERE chain_id = $1 AND pool_id = $2`, s.ChainID, s.Pool).QueryRow(func(row pgx.Row) error {
 		var n int
 		var identity *uuid.UUID // null without a row
-		err := row.Scan(&n, &h.now, &identity)
-		h.failedOver = n > 0
+		err := row.Scan(&n, &a.now, &identity)
+		a.failedOver = n > 0
 		if identity != nil {
-			h.identity = *identity
+			a.identity = *identity
 		}
 		return err
 	})
@@ -129,17 +129,17 @@ const expiredPassed = 20
 // readQueue queues the query for the number of queued transactions per target, and for the minimum of their costs and of
 // their reserves. It reads a counter and the ends of two indexes per target, however many are queued. Expired transactions
 // count towards the limit but not towards the minimum.
-func (h *keyAllocation) readQueue(b *pgx.Batch, l *Store) {
-	h.queuedByTarget = map[string]*queueDemand{}
+func (a *keyAllocation) readQueue(b *pgx.Batch, s *Store) {
+	a.queuedByTarget = map[string]*queueDemand{}
 	b.Queue(`SELECT q.target, q.waiting, `+minimum("t.value_wei + coalesce(t.reserve_wei, 0)")+`, `+minimum("coalesce(t.reserve_wei, 0)")+`
-		FROM relayer_queues q WHERE q.chain_id = $1 AND q.pool_id = $2 AND q.waiting > 0`, l.ChainID, l.Pool).Query(func(rows pgx.Rows) error {
+		FROM relayer_queues q WHERE q.chain_id = $1 AND q.pool_id = $2 AND q.waiting > 0`, s.ChainID, s.Pool).Query(func(rows pgx.Rows) error {
 		var target string
 		var n int
 		var cost, reserve *string
 		_, err := pgx.ForEachRow(rows, []any{&target, &n, &cost, &reserve}, func() error {
-			h.queued += n
+			a.queued += n
 			if cost != nil && reserve != nil {
-				h.queuedByTarget[target] = &queueDemand{relayer.ParseDecimal(cost), relayer.ParseDecimal(reserve)}
+				a.queuedByTarget[target] = &queueDemand{relayer.ParseDecimal(cost), relayer.ParseDecimal(reserve)}
 			}
 			return nil
 		})
@@ -160,35 +160,35 @@ func minimum(amount string) string {
 const balanceAge = time.Minute
 
 // lockBudgets queues the statement that locks and reads the budgets of the keys and of other accounts.
-func (h *keyAllocation) lockBudgets(b *pgx.Batch, l *Store, terms AllocationLimits, others ...account) {
-	h.budgets.open(l.Budgets)
-	for _, key := range terms.Held {
+func (a *keyAllocation) lockBudgets(b *pgx.Batch, s *Store, limits AllocationLimits, others ...account) {
+	a.budgets.open(s.Budgets)
+	for _, key := range limits.Held {
 		others = append(others, account{scopeKey, hexAddress(key)})
 	}
-	h.budgets.lock(b, l, others)
+	a.budgets.lock(b, s, others)
 }
 
 // findKey returns the key for a transaction with this value and reserve, or nil if it is queued.
-func (h *keyAllocation) findKey(target string, key common.Address, value, reserve *big.Int) (*lockedKey, error) {
-	if h.failedOver {
+func (a *keyAllocation) findKey(target string, key common.Address, value, reserve *big.Int) (*lockedKey, error) {
+	if a.failedOver {
 		return nil, errFailedOver
 	}
 	cost := relayer.Cost(value, reserve)
-	best, why := h.pickKey(key, cost, reserve)
+	best, why := a.pickKey(key, cost, reserve)
 	if why != nil {
 		return nil, why
 	}
-	if best != nil && !h.mustQueue(target, key) {
+	if best != nil && !a.mustQueue(target, key) {
 		return best, nil
 	}
-	if h.queued >= h.queueLimit {
+	if a.queued >= a.queueLimit {
 		return nil, &relayer.LimitError{Limit: "every key is full, and so is the queue", After: queueRetry}
 	}
-	h.queued++
-	if h.queuedByTarget[target] == nil {
-		h.queuedByTarget[target] = new(queueDemand)
+	a.queued++
+	if a.queuedByTarget[target] == nil {
+		a.queuedByTarget[target] = new(queueDemand)
 	}
-	h.queuedByTarget[target].addMin(cost, reserve)
+	a.queuedByTarget[target].addMin(cost, reserve)
 	return nil, nil
 }
 
@@ -197,12 +197,12 @@ func (h *keyAllocation) findKey(target string, key common.Address, value, reserv
 //
 // The minimum cost and the minimum reserve may belong to two transactions. Then a new one is queued needlessly, until the
 // next Dispatch.
-func (h *keyAllocation) mustQueue(target string, key common.Address) bool {
-	l := h.queuedByTarget[target]
+func (a *keyAllocation) mustQueue(target string, key common.Address) bool {
+	l := a.queuedByTarget[target]
 	if l == nil {
 		return false
 	}
-	best, _ := h.pickKey(key, l.cost, l.reserve)
+	best, _ := a.pickKey(key, l.cost, l.reserve)
 	return best != nil
 }
 
@@ -210,12 +210,12 @@ var errNoKey = fmt.Errorf("%w: no key of this relayer may be used", relayer.ErrU
 
 // pickKey returns the key with room that has the fewest pending. It returns nil if all are full, or have committed their
 // balance to pending transactions, and an error if no key may take it.
-func (h *keyAllocation) pickKey(key common.Address, cost, reserve *big.Int) (best *lockedKey, why error) {
+func (a *keyAllocation) pickKey(key common.Address, cost, reserve *big.Int) (best *lockedKey, why error) {
 	var able, poor, spent bool
 	why = errNoKey
 	var paused int
 	var disabled bool
-	for _, s := range h.keys {
+	for _, s := range a.keys {
 		if s.funding || key != (common.Address{}) && s.address != key {
 			continue
 		}
@@ -236,12 +236,12 @@ func (h *keyAllocation) pickKey(key common.Address, cost, reserve *big.Int) (bes
 		case !s.covers(cost, false):
 			poor = true
 			continue
-		case !h.budgets.fits(account{scopeKey, s.text}, reserve):
+		case !a.budgets.fits(account{scopeKey, s.text}, reserve):
 			spent = true
 			continue
 		}
 		able = true
-		if !s.stuck && s.compared && s.load() < h.cap && s.covers(cost, true) && (best == nil || s.load() < best.load()) {
+		if !s.stuck && s.compared && s.load() < a.cap && s.covers(cost, true) && (best == nil || s.load() < best.load()) {
 			best = s
 		}
 	}
@@ -251,7 +251,7 @@ func (h *keyAllocation) pickKey(key common.Address, cost, reserve *big.Int) (bes
 	case poor: // also if other keys have spent their budgets: budgets are reset tomorrow
 		return nil, &relayer.FundsError{Need: cost}
 	case spent:
-		return nil, h.budgets.refusal(scopeKey)
+		return nil, a.budgets.refusal(scopeKey)
 	case paused > 0 && !disabled: // the system may enable again the keys that it has disabled
 		return nil, relayer.ErrPaused
 	}
@@ -259,11 +259,11 @@ func (h *keyAllocation) pickKey(key common.Address, cost, reserve *big.Int) (bes
 }
 
 // store queues the updates for the assigned nonces.
-func (h *keyAllocation) store(b *pgx.Batch, l *Store) {
-	h.budgets.store(b, l)
+func (a *keyAllocation) store(b *pgx.Batch, s *Store) {
+	a.budgets.store(b, s)
 	var addresses, given []string
 	var taken []int32
-	for _, s := range h.keys {
+	for _, s := range a.keys {
 		if s.taken > 0 {
 			addresses, taken, given = append(addresses, s.text), append(taken, int32(s.taken)), append(given, s.given.String())
 		}
@@ -274,5 +274,5 @@ func (h *keyAllocation) store(b *pgx.Batch, l *Store) {
 	b.Queue(`UPDATE relayer_keys k SET next_nonce = next_nonce + n, pending_count = pending_count + n, updated_at = now(),
 			committed_wei = committed_wei + wei::numeric
 		FROM unnest($2::text[], $3::int[], $4::text[]) AS t (address, n, wei) WHERE k.chain_id = $1 AND k.address = t.address`,
-		l.ChainID, addresses, taken, given)
+		s.ChainID, addresses, taken, given)
 }

@@ -17,11 +17,11 @@ import (
 // bytes may be broadcasted, and they count as possibly sent from here on. An unknown outcome counts as not stored: Unsent
 // finds the bytes. A second or later attempt sets the transaction's status to unknown until a node responds to it.
 // Responses to earlier attempts no longer count.
-func (l *Store) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) (stored []bool, err error) {
-	return l.storeAttempts(ctx, l.db, attempts)
+func (s *Store) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) (stored []bool, err error) {
+	return s.storeAttempts(ctx, s.db, attempts)
 }
 
-func (l *Store) storeAttempts(ctx context.Context, db querier, attempts []*relayer.Attempt) (stored []bool, err error) {
+func (s *Store) storeAttempts(ctx context.Context, db querier, attempts []*relayer.Attempt) (stored []bool, err error) {
 	n := len(attempts)
 	rows := make([]*relayer.AttemptRow, n)
 	for i, a := range attempts {
@@ -41,7 +41,7 @@ func (l *Store) storeAttempts(ctx context.Context, db querier, attempts []*relay
 				attempts = s.attempt, updated_at = now()
 			FROM stored s WHERE s.attempt > 1 AND t.id = s.tx_id AND t.status <> 'mined'
 		) SELECT tx_hash FROM stored`,
-		append([]any{l.ChainID}, arrays(newAttempt, rows...)...)...) // the first array has the transactions' ids
+		append([]any{s.ChainID}, arrays(newAttempt, rows...)...)...) // the first array has the transactions' ids
 	if err != nil {
 		return nil, fmt.Errorf("store %d attempts: %w", n, err)
 	}
@@ -75,7 +75,7 @@ type Broadcast struct {
 
 // RecordBroadcasts stores the results of broadcasts. It skips rows that are mined or final by now, and rows with another
 // nonce. A late result about bytes that no longer count would make them look sent.
-func (l *Store) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) error {
+func (s *Store) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) error {
 	n := len(broadcasts)
 	ids, numbers, hashes := make([][16]byte, n), make([]int32, n), make([]string, n)
 	statuses, errs := make([]string, n), make([]string, n)
@@ -99,13 +99,13 @@ func (l *Store) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) er
 		WHERE t.id = held.id AND t.relayer_address = v.address AND t.nonce = v.nonce AND t.open AND t.status IN ('allocated', 'broadcasted', 'unknown') AND v.number >= t.attempts
 			AND (t.status, t.status_reason, t.attempts) IS DISTINCT FROM (v.status, v.error, v.number)
 			AND NOT (t.status = 'broadcasted' AND v.status <> 'broadcasted' AND t.attempts = v.number)
-		RETURNING t.*)`+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, numbers, hashes, statuses, errs, addresses, nonces).Query(counts.read)
+		RETURNING t.*)`+enqueueDeliveriesSQL+statusCountsSQL, s.targets(), ids, numbers, hashes, statuses, errs, addresses, nonces).Query(counts.read)
 	paused.queue(batch)
-	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("record %d broadcasts: %w", n, err)
 	}
-	l.notifyDeliveries()
-	l.recordStatusCounts(counts)
+	s.notifyDeliveries()
+	s.recordStatusCounts(counts)
 	return nil
 }
 
@@ -142,18 +142,18 @@ func (p *pauses) queue(b *pgx.Batch) {
 }
 
 // Attempts returns all attempts signed for a transaction, the first one first.
-func (l *Store) Attempts(ctx context.Context, id uuid.UUID) ([]*relayer.Attempt, error) {
-	return l.listAttempts(ctx, "read attempts", selectAttempts+` WHERE tx_id = $1 ORDER BY attempt`, id)
+func (s *Store) Attempts(ctx context.Context, id uuid.UUID) ([]*relayer.Attempt, error) {
+	return s.listAttempts(ctx, "read attempts", selectAttempts+` WHERE tx_id = $1 ORDER BY attempt`, id)
 }
 
-func (l *Store) listAttempts(ctx context.Context, doing, query string, args ...any) ([]*relayer.Attempt, error) {
-	return collect(ctx, l.db, doing, scanAttempt, query, args...)
+func (s *Store) listAttempts(ctx context.Context, doing, query string, args ...any) ([]*relayer.Attempt, error) {
+	return collect(ctx, s.db, doing, scanAttempt, query, args...)
 }
 
 // HasHash reports whether a hash was signed for a transaction other than the given one, in the chain's current generation.
-func (l *Store) HasHash(ctx context.Context, hash common.Hash, except uuid.UUID) (has bool, err error) {
-	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
-		WHERE a.tx_hash = $2 AND a.tx_id <> $3 AND a.chain_id = $1 AND t.generation = `+generationSQL("$1")+`)`, l.ChainID, hash.Hex(), except).Scan(&has)
+func (s *Store) HasHash(ctx context.Context, hash common.Hash, except uuid.UUID) (has bool, err error) {
+	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
+		WHERE a.tx_hash = $2 AND a.tx_id <> $3 AND a.chain_id = $1 AND t.generation = `+generationSQL("$1")+`)`, s.ChainID, hash.Hex(), except).Scan(&has)
 	if err != nil {
 		return false, fmt.Errorf("look for another transaction with hash %s: %w", hash, err)
 	}

@@ -26,8 +26,8 @@ type Funds struct {
 
 // Funds reads the funds of all keys in one snapshot, which excludes transactions accepted later. Read the balances after
 // it, and pass both to [Store.RecordBalances].
-func (l *Store) Funds(ctx context.Context) ([]*Funds, error) {
-	keys, err := l.Keys(ctx)
+func (s *Store) Funds(ctx context.Context) ([]*Funds, error) {
+	keys, err := s.Keys(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -37,12 +37,12 @@ func (l *Store) Funds(ctx context.Context) ([]*Funds, error) {
 		all[i] = &Funds{Key: k, Pending: new(big.Int), committed: "0"}
 		byAddress[hexAddress(k.Address)] = all[i]
 	}
-	rows, err := l.db.Query(ctx, `SELECT k.address, k.committed_wei::text, k.balance_at, coalesce(p.wei, 0)::text, coalesce(p.refused, false)
+	rows, err := s.db.Query(ctx, `SELECT k.address, k.committed_wei::text, k.balance_at, coalesce(p.wei, 0)::text, coalesce(p.refused, false)
 		FROM relayer_keys k LEFT JOIN LATERAL (
 			SELECT sum(t.value_wei + coalesce(t.reserve_wei, 0)) AS wei, bool_or(t.status = 'allocated' AND t.status_reason <> '') AS refused
 			FROM relayer_txs t WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.open AND t.nonce IS NOT NULL
 				AND t.status <> 'mined') p ON true
-		WHERE k.chain_id = $1 AND k.pool_id = $2`, l.ChainID, l.Pool)
+		WHERE k.chain_id = $1 AND k.pool_id = $2`, s.ChainID, s.Pool)
 	if err != nil {
 		return nil, fmt.Errorf("read funds: %w", err)
 	}
@@ -79,20 +79,20 @@ type KeyStateChange struct {
 // RecordBalances stores balance readings and the resulting state of each key. decide receives the key as it is now, under
 // its lock, with the database's time; it returns nil to change nothing. Where a key is enabled or disabled, announce is
 // called within the same database transaction. An operator's pause is separate and is kept.
-func (l *Store) RecordBalances(ctx context.Context, looks []BalanceReading, decide func(k *relayer.Key, now time.Time) *KeyStateChange,
+func (s *Store) RecordBalances(ctx context.Context, readings []BalanceReading, decide func(k *relayer.Key, now time.Time) *KeyStateChange,
 	announce func(context.Context, pgx.Tx, *relayer.Key) error,
 ) (switched []*relayer.Key, err error) {
 	byKey := map[common.Address]BalanceReading{}
-	addresses := make([]common.Address, len(looks))
-	for i, look := range looks {
-		byKey[look.Key], addresses[i] = look, look.Key
+	addresses := make([]common.Address, len(readings))
+	for i, reading := range readings {
+		byKey[reading.Key], addresses[i] = reading, reading.Key
 	}
-	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		var now time.Time
 		var keys []*relayer.Key
 		batch := new(pgx.Batch)
 		batch.Queue(selectKeys+` WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
-			l.ChainID, l.Pool, hexAddresses(addresses)).Query(func(rows pgx.Rows) (err error) {
+			s.ChainID, s.Pool, hexAddresses(addresses)).Query(func(rows pgx.Rows) (err error) {
 			keys, err = pgx.CollectRows(rows, scanKey)
 			return err
 		})
@@ -102,10 +102,10 @@ func (l *Store) RecordBalances(ctx context.Context, looks []BalanceReading, deci
 		}
 		batch = new(pgx.Batch)
 		for _, k := range keys {
-			look := byKey[k.Address]
-			if look.Balance != nil {
-				k.Balance = look.Balance
-				l.fund(batch, look)
+			reading := byKey[k.Address]
+			if reading.Balance != nil {
+				k.Balance = reading.Balance
+				s.fund(batch, reading)
 			}
 			d := decide(k, now)
 			if d == nil {
@@ -124,7 +124,7 @@ func (l *Store) RecordBalances(ctx context.Context, looks []BalanceReading, deci
 			}
 			batch.Queue(`UPDATE relayer_keys SET enabled = $3, disabled_reason = $4, disabled_until = $5, disabled_checks = $6,
 					last_error = $7, updated_at = now() WHERE chain_id = $1 AND address = $2`,
-				l.ChainID, hexAddress(k.Address), k.Enabled, k.DisabledReason, timeOrNil(k.DisabledUntil), k.Checks, k.LastError)
+				s.ChainID, hexAddress(k.Address), k.Enabled, k.DisabledReason, timeOrNil(k.DisabledUntil), k.Checks, k.LastError)
 		}
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return err
@@ -140,7 +140,7 @@ func (l *Store) RecordBalances(ctx context.Context, looks []BalanceReading, deci
 		return nil, fmt.Errorf("write down what keys own: %w", err)
 	}
 	if len(switched) > 0 {
-		l.notifyDeliveries()
+		s.notifyDeliveries()
 	}
 	return switched, nil
 }
@@ -149,10 +149,10 @@ func (l *Store) RecordBalances(ctx context.Context, looks []BalanceReading, deci
 // committed. The balance was read later, so the cost of transactions mined in between is subtracted twice, until the next
 // check. A key therefore owns the recorded amount or more. If another process has stored a balance meanwhile, that one is
 // kept.
-func (l *Store) fund(b *pgx.Batch, look BalanceReading) {
-	f := look.Funds
+func (s *Store) fund(b *pgx.Batch, reading BalanceReading) {
+	f := reading.Funds
 	b.Queue(`UPDATE relayer_keys SET balance_wei = $3::text::numeric, balance_at = now(), last_seen_at = now(),
 			committed_wei = greatest(0, committed_wei - $4::text::numeric) + $5::text::numeric
 		WHERE chain_id = $1 AND address = $2 AND balance_at IS NOT DISTINCT FROM $6`,
-		l.ChainID, hexAddress(look.Key), look.Balance.String(), f.committed, f.Pending.String(), f.read)
+		s.ChainID, hexAddress(reading.Key), reading.Balance.String(), f.committed, f.Pending.String(), f.read)
 }

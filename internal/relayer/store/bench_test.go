@@ -16,11 +16,11 @@ func BenchmarkAccept(b *testing.B) {
 		b.Run(fmt.Sprintf("group=%d", group), func(b *testing.B) {
 			server := testpostgres.Own(b)
 			migrate(b, server.URL())
-			l, terms := open(b, server.Pool(b), 16)
-			terms.Cap = 1 << 30
+			s, limits := open(b, server.Pool(b), 16)
+			limits.Cap = 1 << 30
 			for b.Loop() {
-				txs := accept(b, l, terms, drafts(l, group)...)
-				broadcast(b, l, txs...)
+				txs := accept(b, s, limits, newTxs(s, group)...)
+				broadcast(b, s, txs...)
 			}
 			require.NoError(b, b.Context().Err())
 			b.ReportMetric(float64(b.N*group)/b.Elapsed().Seconds(), "tx/s")
@@ -34,17 +34,17 @@ func BenchmarkAcceptQueued(b *testing.B) {
 		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
 			server := testpostgres.Own(b)
 			migrate(b, server.URL())
-			l, terms := open(b, server.Pool(b), 16)
-			terms.Cap, terms.Queue = 1, 1<<30
-			accept(b, l, terms, drafts(l, 16)...)
+			s, limits := open(b, server.Pool(b), 16)
+			limits.Cap, limits.Queue = 1, 1<<30
+			accept(b, s, limits, newTxs(s, 16)...)
 			for left := waiting; left > 0; left -= 1000 {
-				accept(b, l, terms, drafts(l, 1000)...)
+				accept(b, s, limits, newTxs(s, 1000)...)
 			}
-			_, err := l.db.Exec(b.Context(), `VACUUM ANALYZE relayer_txs`)
+			_, err := s.db.Exec(b.Context(), `VACUUM ANALYZE relayer_txs`)
 			require.NoError(b, err)
 			const group = 64
 			for b.Loop() {
-				accept(b, l, terms, drafts(l, group)...)
+				accept(b, s, limits, newTxs(s, group)...)
 			}
 			b.ReportMetric(float64(b.N*group)/b.Elapsed().Seconds(), "tx/s")
 		})
@@ -55,31 +55,31 @@ func BenchmarkAcceptQueued(b *testing.B) {
 func BenchmarkLifecycle(b *testing.B) {
 	server := testpostgres.Own(b)
 	migrate(b, server.URL())
-	l, terms := open(b, server.Pool(b), 16)
-	terms.Cap = 1 << 30
+	s, limits := open(b, server.Pool(b), 16)
+	limits.Cap = 1 << 30
 	syncs := func() (n int) {
-		l.db.Reset() // a session reports its counts when it ends
+		s.db.Reset() // a session reports its counts when it ends
 		for {
 			var others int
-			require.NoError(b, l.db.QueryRow(b.Context(), `SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`).Scan(&others))
+			require.NoError(b, s.db.QueryRow(b.Context(), `SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`).Scan(&others))
 			if others == 0 {
 				break
 			}
 		}
-		require.NoError(b, l.db.QueryRow(b.Context(), `SELECT wal_sync FROM pg_stat_wal`).Scan(&n))
+		require.NoError(b, s.db.QueryRow(b.Context(), `SELECT wal_sync FROM pg_stat_wal`).Scan(&n))
 		return n
 	}
 	const group = 50
 	before, block := syncs(), uint64(0)
 	for b.Loop() {
-		txs := accept(b, l, terms, drafts(l, group)...)
-		broadcast(b, l, txs...)
+		txs := accept(b, s, limits, newTxs(s, group)...)
+		broadcast(b, s, txs...)
 		var found []Mined
 		for _, tx := range txs {
 			found = append(found, mined(tx, 1, relayer.PurposeSend, block))
 		}
-		require.NoError(b, l.RecordMined(b.Context(), found))
-		n, err := l.Confirm(b.Context(), []Block{{block, blockHash(block)}})
+		require.NoError(b, s.RecordMined(b.Context(), found))
+		n, err := s.Confirm(b.Context(), []Block{{block, blockHash(block)}})
 		require.NoError(b, err)
 		require.Equal(b, group, n)
 		block++

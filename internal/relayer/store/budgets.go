@@ -14,7 +14,7 @@ import (
 
 // Budgets limit the gas cost of one day's transactions, in wei, by UTC; nil: no limit.
 //
-// A transaction counts with its draft's Reserve from its acceptance on, and with its actual cost once it is final. Both
+// A transaction counts with its Reserve from its acceptance on, and with its actual cost once it is final. Both
 // happen in the database transactions that accept it and make it final, under locks of the accounts' rows. So the reserved
 // sum never exceeds a budget, however many processes accept concurrently. The actual cost can: a bump of a stuck
 // transaction is never rejected, and is charged to the account only when the transaction is final. No-ops that fill gaps
@@ -65,7 +65,7 @@ func (t *budgetTracker) open(b Budgets) {
 
 // lock queues the statement that locks and reads the accounts with a limit. It creates missing accounts, because only an
 // existing row can be locked.
-func (t *budgetTracker) lock(b *pgx.Batch, l *Store, accounts []account) {
+func (t *budgetTracker) lock(b *pgx.Batch, s *Store, accounts []account) {
 	accounts = slices.DeleteFunc(accounts, func(a account) bool { return t.limits[a.scope] == nil || a.subject == "" && a.scope == scopeTrader })
 	if len(accounts) == 0 {
 		return
@@ -83,7 +83,7 @@ func (t *budgetTracker) lock(b *pgx.Batch, l *Store, accounts []account) {
 		ORDER BY scope, subject
 		ON CONFLICT (chain_id, pool_id, day, scope, subject) DO UPDATE SET spent_wei = b.spent_wei
 		RETURNING b.day, b.scope, b.subject, b.spent_wei::text`,
-		l.ChainID, l.Pool, scopes, subjects).Query(func(rows pgx.Rows) error {
+		s.ChainID, s.Pool, scopes, subjects).Query(func(rows pgx.Rows) error {
 		var a account
 		var spent string
 		_, err := pgx.ForEachRow(rows, []any{&t.day, &a.scope, &a.subject, &spent}, func() error {
@@ -142,7 +142,7 @@ func (t *budgetTracker) refusal(s scope) error {
 func (t *budgetTracker) today() *time.Time { return timeOrNil(t.day) }
 
 // store queues the update of the charged accounts.
-func (t *budgetTracker) store(b *pgx.Batch, l *Store) {
+func (t *budgetTracker) store(b *pgx.Batch, s *Store) {
 	var scopes, subjects, wei []string
 	for a, n := range t.taken {
 		scopes, subjects, wei = append(scopes, string(a.scope)), append(subjects, a.subject), append(wei, n.String())
@@ -153,7 +153,7 @@ func (t *budgetTracker) store(b *pgx.Batch, l *Store) {
 	b.Queue(`UPDATE relayer_budgets b SET spent_wei = b.spent_wei + t.wei::numeric
 		FROM unnest($4::text[], $5::text[], $6::text[]) AS t (scope, subject, wei)
 		WHERE b.chain_id = $1 AND b.pool_id = $2 AND b.day = $3 AND b.scope = t.scope AND b.subject = t.subject`,
-		l.ChainID, l.Pool, t.day, scopes, subjects, wei)
+		s.ChainID, s.Pool, t.day, scopes, subjects, wei)
 }
 
 // settleBudgetSQL is a CTE suffix for rows of relayer_txs that the CTE "changed" returns. For rows that are final it
@@ -182,7 +182,7 @@ func chargeBudgetSQL(more string) string {
 
 // reserveAgain charges a transaction's budgets for the amount by which its reserve grows, or refunds the amount by which it
 // shrinks. The transaction's row is locked.
-func (l *Store) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Transaction, reserve *big.Int) error {
+func (s *Store) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Transaction, reserve *big.Int) error {
 	if was.Reserve == nil || reserve == nil {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (l *Store) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Transa
 		return fmt.Errorf("read budgets: %w", err)
 	}
 	var h budgetTracker
-	h.open(l.Budgets)
+	h.open(s.Budgets)
 	var a account
 	var spent string
 	var refused error
@@ -207,7 +207,7 @@ func (l *Store) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Transa
 		}
 		batch.Queue(`UPDATE relayer_budgets SET spent_wei = greatest(0, spent_wei + $6::text::numeric)
 			WHERE chain_id = $1 AND pool_id = $2 AND day = $3 AND scope = $4 AND subject = $5`,
-			l.ChainID, l.Pool, h.day, string(a.scope), a.subject, more.String())
+			s.ChainID, s.Pool, h.day, string(a.scope), a.subject, more.String())
 		return nil
 	}); err != nil {
 		return fmt.Errorf("read budgets: %w", err)
@@ -232,12 +232,12 @@ type Usage struct {
 
 // BudgetUsage returns today's accounts of API keys, relayer keys and top-ups. It leaves traders out, because there may be
 // any number.
-func (l *Store) BudgetUsage(ctx context.Context) ([]Usage, error) {
-	return collect(ctx, l.db, "read budgets", func(row pgx.CollectableRow) (s Usage, err error) {
+func (s *Store) BudgetUsage(ctx context.Context) ([]Usage, error) {
+	return collect(ctx, s.db, "read budgets", func(row pgx.CollectableRow) (u Usage, err error) {
 		var wei string
-		err = row.Scan(&s.Scope, &s.Subject, &wei)
-		s.Wei = relayer.ParseDecimal(&wei)
-		return s, err
+		err = row.Scan(&u.Scope, &u.Subject, &wei)
+		u.Wei = relayer.ParseDecimal(&wei)
+		return u, err
 	}, `SELECT scope, subject, spent_wei::text FROM relayer_budgets
-		WHERE chain_id = $1 AND pool_id = $2 AND day = (now() AT TIME ZONE 'utc')::date AND scope <> 'trader' ORDER BY 1, 2`, l.ChainID, l.Pool)
+		WHERE chain_id = $1 AND pool_id = $2 AND day = (now() AT TIME ZONE 'utc')::date AND scope <> 'trader' ORDER BY 1, 2`, s.ChainID, s.Pool)
 }

@@ -14,27 +14,27 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// costly returns a draft of a caller and a trader with this reserve.
-func costly(l *Store, wei int64, caller, trader string) *NewTransaction {
-	d := draft(l)
+// costly returns a new transaction of a caller and a trader with this reserve.
+func costly(s *Store, wei int64, caller, trader string) *NewTransaction {
+	d := newTx(s)
 	d.Reserve, d.Caller, d.Metadata.Trader = big.NewInt(wei), caller, trader
 	return d
 }
 
-func spent(t testing.TB, l *Store, s scope, subject string) int64 {
+func spent(t testing.TB, s *Store, of scope, subject string) int64 {
 	t.Helper()
 	var wei int64
-	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT coalesce(sum(spent_wei), 0)::bigint FROM relayer_budgets WHERE scope = $1 AND subject = $2`,
-		string(s), subject).Scan(&wei))
+	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT coalesce(sum(spent_wei), 0)::bigint FROM relayer_budgets WHERE scope = $1 AND subject = $2`,
+		string(of), subject).Scan(&wei))
 	return wei
 }
 
-// verdict returns the result of accepting one draft.
-func verdict(t testing.TB, l *Store, terms AllocationLimits, d *NewTransaction) AcceptResult {
+// result returns the result of accepting one new transaction.
+func result(t testing.TB, s *Store, limits AllocationLimits, d *NewTransaction) AcceptResult {
 	t.Helper()
-	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{d})
+	results, err := s.Accept(t.Context(), limits, []*NewTransaction{d})
 	require.NoError(t, err)
-	return verdicts[0]
+	return results[0]
 }
 
 func requireLimit(t testing.TB, err error, text string) {
@@ -49,71 +49,71 @@ func requireLimit(t testing.TB, err error, text string) {
 
 func TestBudgets_CallerOrTraderSpent_OthersGoOn(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 2)
-	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(60)}
-	accept(t, l, terms, costly(l, 60, "a", "x"))
-	requireLimit(t, verdict(t, l, terms, costly(l, 41, "a", "y")).Err, "API key")
-	requireLimit(t, verdict(t, l, terms, costly(l, 1, "b", "x")).Err, "trader")
-	accept(t, l, terms, costly(l, 40, "a", "y"), costly(l, 60, "b", "z"), costly(l, 40, "b", ""))
-	require.EqualValues(t, 100, spent(t, l, scopeCaller, "a"), "a rejected draft reserves nothing")
-	require.EqualValues(t, 100, spent(t, l, scopeCaller, "b"))
-	require.EqualValues(t, 60, spent(t, l, scopeTrader, "x"))
-	require.EqualValues(t, 40, spent(t, l, scopeTrader, "y"))
-	require.EqualValues(t, 0, spent(t, l, scopeTrader, ""), "an empty name is no trader")
+	s, limits := setup(t, 2)
+	s.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(60)}
+	accept(t, s, limits, costly(s, 60, "a", "x"))
+	requireLimit(t, result(t, s, limits, costly(s, 41, "a", "y")).Err, "API key")
+	requireLimit(t, result(t, s, limits, costly(s, 1, "b", "x")).Err, "trader")
+	accept(t, s, limits, costly(s, 40, "a", "y"), costly(s, 60, "b", "z"), costly(s, 40, "b", ""))
+	require.EqualValues(t, 100, spent(t, s, scopeCaller, "a"), "a rejected one reserves nothing")
+	require.EqualValues(t, 100, spent(t, s, scopeCaller, "b"))
+	require.EqualValues(t, 60, spent(t, s, scopeTrader, "x"))
+	require.EqualValues(t, 40, spent(t, s, scopeTrader, "y"))
+	require.EqualValues(t, 0, spent(t, s, scopeTrader, ""), "an empty name is no trader")
 
-	// Within one group the first drafts get the budget.
-	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{costly(l, 70, "c", ""), costly(l, 70, "c", ""), costly(l, 30, "c", "")})
+	// Within one group the first new transactions get the budget.
+	results, err := s.Accept(t.Context(), limits, []*NewTransaction{costly(s, 70, "c", ""), costly(s, 70, "c", ""), costly(s, 30, "c", "")})
 	require.NoError(t, err)
-	require.NoError(t, verdicts[0].Err)
-	requireLimit(t, verdicts[1].Err, "API key")
-	require.NoError(t, verdicts[2].Err)
-	require.EqualValues(t, 100, spent(t, l, scopeCaller, "c"))
+	require.NoError(t, results[0].Err)
+	requireLimit(t, results[1].Err, "API key")
+	require.NoError(t, results[2].Err)
+	require.EqualValues(t, 100, spent(t, s, scopeCaller, "c"))
 }
 
 func TestBudgets_RepeatedRequest_CostsNothing(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	l.Budgets = Budgets{Caller: big.NewInt(100)}
-	first, refused := costly(l, 80, "a", ""), costly(l, 80, "a", "")
+	s, limits := setup(t, 1)
+	s.Budgets = Budgets{Caller: big.NewInt(100)}
+	first, refused := costly(s, 80, "a", ""), costly(s, 80, "a", "")
 	first.IdempotencyKey, refused.IdempotencyKey = "1", "2"
-	tx := accept(t, l, terms, first)[0]
+	tx := accept(t, s, limits, first)[0]
 	for range 3 {
-		again := costly(l, 80, "a", "")
+		again := costly(s, 80, "a", "")
 		again.IdempotencyKey = "1"
-		v := verdict(t, l, terms, again)
+		v := result(t, s, limits, again)
 		require.NoError(t, v.Err)
 		require.True(t, v.Replayed)
 		require.Equal(t, tx.ID, v.Tx.ID)
 	}
-	require.EqualValues(t, 80, spent(t, l, scopeCaller, "a"))
-	// A rejected draft does not use up its idempotency key either.
-	requireLimit(t, verdict(t, l, terms, refused).Err, "API key")
-	l.Budgets.Caller = big.NewInt(160)
-	require.False(t, verdict(t, l, terms, refused).Replayed)
-	require.EqualValues(t, 160, spent(t, l, scopeCaller, "a"))
+	require.EqualValues(t, 80, spent(t, s, scopeCaller, "a"))
+	// A rejected new transaction does not use up its idempotency key either.
+	requireLimit(t, result(t, s, limits, refused).Err, "API key")
+	s.Budgets.Caller = big.NewInt(160)
+	require.False(t, result(t, s, limits, refused).Replayed)
+	require.EqualValues(t, 160, spent(t, s, scopeCaller, "a"))
 }
 
 // The reserved sum never exceeds the budget under concurrency, and uses all of it that fits.
 func TestBudgets_Concurrent_AreExact(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 4)
-	terms.Cap = 1000
-	l.Budgets = Budgets{Caller: big.NewInt(1000), Trader: big.NewInt(400), Key: big.NewInt(300)}
+	s, limits := setup(t, 4)
+	limits.Cap = 1000
+	s.Budgets = Budgets{Caller: big.NewInt(1000), Trader: big.NewInt(400), Key: big.NewInt(300)}
 	var accepted, limited atomic.Int64
 	var all sync.WaitGroup
 	for i := range 8 {
 		// Each is a process with its own keys, so that the keys' locks do not serialize them.
-		process := New(l.db, l.Config)
-		own := terms
-		own.Held = terms.Held[i%2*2 : i%2*2+2]
+		process := New(s.db, s.Config)
+		own := limits
+		own.Held = limits.Held[i%2*2 : i%2*2+2]
 		all.Go(func() {
 			for range 20 {
-				verdicts, err := process.Accept(t.Context(), own, []*NewTransaction{costly(process, 7, "a", "x"), costly(process, 7, "a", "y"), costly(process, 7, "a", "z")})
+				results, err := process.Accept(t.Context(), own, []*NewTransaction{costly(process, 7, "a", "x"), costly(process, 7, "a", "y"), costly(process, 7, "a", "z")})
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				for _, v := range verdicts {
+				for _, v := range results {
 					if v.Err == nil {
 						accepted.Add(1)
 					} else {
@@ -126,105 +126,105 @@ func TestBudgets_Concurrent_AreExact(t *testing.T) {
 	all.Wait()
 	require.EqualValues(t, 480, accepted.Load()+limited.Load())
 	require.EqualValues(t, 1000/7, accepted.Load())
-	require.EqualValues(t, 1000/7*7, spent(t, l, scopeCaller, "a"))
+	require.EqualValues(t, 1000/7*7, spent(t, s, scopeCaller, "a"))
 	for _, trader := range []string{"x", "y", "z"} {
-		require.LessOrEqual(t, spent(t, l, scopeTrader, trader), int64(400))
+		require.LessOrEqual(t, spent(t, s, scopeTrader, trader), int64(400))
 	}
 	var keys int64
-	for _, key := range terms.Held {
-		keys += spent(t, l, scopeKey, hexAddress(key))
-		require.LessOrEqual(t, spent(t, l, scopeKey, hexAddress(key)), int64(300))
+	for _, key := range limits.Held {
+		keys += spent(t, s, scopeKey, hexAddress(key))
+		require.LessOrEqual(t, spent(t, s, scopeKey, hexAddress(key)), int64(300))
 	}
 	require.EqualValues(t, 1000/7*7, keys)
 }
 
 func TestBudgets_KeySpent_OtherKeysGetTransactions(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 2)
-	l.Budgets = Budgets{Key: big.NewInt(100)}
-	only := costly(l, 90, "a", "")
-	only.Target, only.Key = hexAddress(terms.Held[0]), terms.Held[0]
-	accept(t, l, terms, only)
+	s, limits := setup(t, 2)
+	s.Budgets = Budgets{Key: big.NewInt(100)}
+	only := costly(s, 90, "a", "")
+	only.Target, only.Key = hexAddress(limits.Held[0]), limits.Held[0]
+	accept(t, s, limits, only)
 	for range 4 {
-		require.Equal(t, terms.Held[1], accept(t, l, terms, costly(l, 20, "a", ""))[0].From)
+		require.Equal(t, limits.Held[1], accept(t, s, limits, costly(s, 20, "a", ""))[0].From)
 	}
-	requireLimit(t, verdict(t, l, terms, costly(l, 21, "a", "")).Err, "every key")
-	require.Equal(t, terms.Held[0], accept(t, l, terms, costly(l, 10, "a", ""))[0].From, "a draft that fits is accepted")
+	requireLimit(t, result(t, s, limits, costly(s, 21, "a", "")).Err, "every key")
+	require.Equal(t, limits.Held[0], accept(t, s, limits, costly(s, 10, "a", ""))[0].From, "one that fits is accepted")
 }
 
 func TestBudgets_Queued_IsChargedToKeyAtDispatch(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	l.Budgets = Budgets{Key: big.NewInt(100), Caller: big.NewInt(1000)}
-	terms.Cap = 1
-	key := hexAddress(terms.Held[0])
-	txs := accept(t, l, terms, costly(l, 60, "a", ""), costly(l, 30, "a", ""), costly(l, 35, "a", ""))
-	require.EqualValues(t, 60, spent(t, l, scopeKey, key))
-	require.EqualValues(t, 125, spent(t, l, scopeCaller, "a"))
-	terms.Cap = 10
-	seated, err := l.Dispatch(t.Context(), terms, 10)
+	s, limits := setup(t, 1)
+	s.Budgets = Budgets{Key: big.NewInt(100), Caller: big.NewInt(1000)}
+	limits.Cap = 1
+	key := hexAddress(limits.Held[0])
+	txs := accept(t, s, limits, costly(s, 60, "a", ""), costly(s, 30, "a", ""), costly(s, 35, "a", ""))
+	require.EqualValues(t, 60, spent(t, s, scopeKey, key))
+	require.EqualValues(t, 125, spent(t, s, scopeCaller, "a"))
+	limits.Cap = 10
+	seated, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
 	require.Len(t, seated, 1)
 	require.Equal(t, txs[1].ID, seated[0].ID, "60, 30 and 35 are more than 100")
-	require.EqualValues(t, 90, spent(t, l, scopeKey, key))
+	require.EqualValues(t, 90, spent(t, s, scopeKey, key))
 	// If another sender's transaction takes the nonce, the key's budget is refunded, and the caller's is not.
-	broadcast(t, l, seated[0])
-	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), seated[0].ID, terms.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1})))
-	require.EqualValues(t, 60, spent(t, l, scopeKey, key))
-	require.EqualValues(t, 125, spent(t, l, scopeCaller, "a"))
+	broadcast(t, s, seated[0])
+	require.NoError(t, onlyErr(s.RecordNonceConflicts(t.Context(), seated[0].ID, limits.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1})))
+	require.EqualValues(t, 60, spent(t, s, scopeKey, key))
+	require.EqualValues(t, 125, spent(t, s, scopeCaller, "a"))
 }
 
 func TestBudgets_FinalTransaction_CountsItsCost(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	l.Budgets = Budgets{Caller: big.NewInt(1_000_000), Trader: big.NewInt(1_000_000), Key: big.NewInt(1_000_000)}
-	terms.Cap = 1
-	key := hexAddress(terms.Held[0])
-	txs := accept(t, l, terms, costly(l, 500_000, "a", "x"), costly(l, 300_000, "a", "y"))
-	broadcast(t, l, txs[0])
-	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 5)}))
-	require.EqualValues(t, 800_000, spent(t, l, scopeCaller, "a"), "a mined transaction may be reorganized away")
+	s, limits := setup(t, 1)
+	s.Budgets = Budgets{Caller: big.NewInt(1_000_000), Trader: big.NewInt(1_000_000), Key: big.NewInt(1_000_000)}
+	limits.Cap = 1
+	key := hexAddress(limits.Held[0])
+	txs := accept(t, s, limits, costly(s, 500_000, "a", "x"), costly(s, 300_000, "a", "y"))
+	broadcast(t, s, txs[0])
+	require.NoError(t, s.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 5)}))
+	require.EqualValues(t, 800_000, spent(t, s, scopeCaller, "a"), "a mined transaction may be reorganized away")
 	for range 2 { // repeating it changes nothing
-		_, err := l.Confirm(t.Context(), []Block{{Number: 5, Hash: blockHash(5)}})
+		_, err := s.Confirm(t.Context(), []Block{{Number: 5, Hash: blockHash(5)}})
 		require.NoError(t, err)
 	}
-	require.EqualValues(t, 300_000+21_000*7, spent(t, l, scopeCaller, "a"))
-	require.EqualValues(t, 21_000*7, spent(t, l, scopeTrader, "x"))
-	require.EqualValues(t, 21_000*7, spent(t, l, scopeKey, key))
+	require.EqualValues(t, 300_000+21_000*7, spent(t, s, scopeCaller, "a"))
+	require.EqualValues(t, 21_000*7, spent(t, s, scopeTrader, "x"))
+	require.EqualValues(t, 21_000*7, spent(t, s, scopeKey, key))
 	// A transaction that never had a nonce costs nothing.
-	_, err := l.SetIntent(t.Context(), txs[1].ID, relayer.IntentCancel, "canceled")
+	_, err := s.SetIntent(t.Context(), txs[1].ID, relayer.IntentCancel, "canceled")
 	require.NoError(t, err)
-	require.EqualValues(t, 21_000*7, spent(t, l, scopeCaller, "a"))
-	require.EqualValues(t, 0, spent(t, l, scopeTrader, "y"))
+	require.EqualValues(t, 21_000*7, spent(t, s, scopeCaller, "a"))
+	require.EqualValues(t, 0, spent(t, s, scopeTrader, "y"))
 }
 
 func TestBudgets_NextDay_StartAtZero(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	l.Budgets = Budgets{Caller: big.NewInt(100)}
-	tx := accept(t, l, terms, costly(l, 100, "a", ""))[0]
-	requireLimit(t, verdict(t, l, terms, costly(l, 1, "a", "")).Err, "API key")
+	s, limits := setup(t, 1)
+	s.Budgets = Budgets{Caller: big.NewInt(100)}
+	tx := accept(t, s, limits, costly(s, 100, "a", ""))[0]
+	requireLimit(t, result(t, s, limits, costly(s, 1, "a", "")).Err, "API key")
 	// Yesterday's accounts do not change.
 	for _, change := range []string{`UPDATE relayer_budgets SET day = day - 1`, `UPDATE relayer_txs SET budget_day = budget_day - 1`} {
-		_, err := l.db.Exec(t.Context(), change)
+		_, err := s.db.Exec(t.Context(), change)
 		require.NoError(t, err)
 	}
-	accept(t, l, terms, costly(l, 30, "a", ""))
-	broadcast(t, l, tx)
-	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 5)}))
-	_, err := l.Confirm(t.Context(), []Block{{Number: 5, Hash: blockHash(5)}})
+	accept(t, s, limits, costly(s, 30, "a", ""))
+	broadcast(t, s, tx)
+	require.NoError(t, s.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 5)}))
+	_, err := s.Confirm(t.Context(), []Block{{Number: 5, Hash: blockHash(5)}})
 	require.NoError(t, err)
-	spending, err := l.BudgetUsage(t.Context())
+	spending, err := s.BudgetUsage(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []Usage{{Scope: "caller", Subject: "a", Wei: big.NewInt(30)}}, spending, "a final transaction is settled on the day of its acceptance")
 }
 
 func TestBudgets_None_StoresNoAccounts(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	accept(t, l, terms, costly(l, 100, "a", "x"))
+	s, limits := setup(t, 1)
+	accept(t, s, limits, costly(s, 100, "a", "x"))
 	var rows int
-	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM relayer_budgets)
+	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM relayer_budgets)
 		+ (SELECT count(*) FROM relayer_txs WHERE budget_day IS NOT NULL OR key_budget_day IS NOT NULL)`).Scan(&rows))
 	require.Zero(t, rows)
 }
@@ -233,22 +233,22 @@ func TestBudgets_None_StoresNoAccounts(t *testing.T) {
 // without budgets.
 func TestBudgets_Reserve_IsReturnedByAnyProcess(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}
-	terms.Cap = 2
-	txs := accept(t, l, terms, costly(l, 10, "a", "x"), costly(l, 10, "a", "x"), costly(l, 10, "a", "x"))
+	s, limits := setup(t, 1)
+	s.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}
+	limits.Cap = 2
+	txs := accept(t, s, limits, costly(s, 10, "a", "x"), costly(s, 10, "a", "x"), costly(s, 10, "a", "x"))
 	accounts := func() []int64 {
-		return []int64{spent(t, l, scopeCaller, "a"), spent(t, l, scopeTrader, "x"), spent(t, l, scopeKey, hexAddress(terms.Held[0]))}
+		return []int64{spent(t, s, scopeCaller, "a"), spent(t, s, scopeTrader, "x"), spent(t, s, scopeKey, hexAddress(limits.Held[0]))}
 	}
 	require.Equal(t, []int64{30, 30, 20}, accounts())
-	operator, err := Attach(t.Context(), l.db, 1337, "pool")
+	operator, err := Attach(t.Context(), s.db, 1337, "pool")
 	require.NoError(t, err)
 	_, err = operator.SetIntent(t.Context(), txs[2].ID, relayer.IntentCancel, "an operator")
 	require.NoError(t, err)
 	require.Equal(t, []int64{20, 20, 20}, accounts())
-	require.NoError(t, onlyErr(operator.RecordNonceConflicts(t.Context(), txs[1].ID, terms.Held[0], 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
+	require.NoError(t, onlyErr(operator.RecordNonceConflicts(t.Context(), txs[1].ID, limits.Held[0], 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	require.Equal(t, []int64{20, 20, 10}, accounts())
-	_, err = operator.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
+	_, err = operator.ResetChain(t.Context(), known(t, s), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []int64{10, 10, 0}, accounts())
 	require.NoError(t, operator.Replace(t.Context(), &Replacement{ID: txs[1].ID, Request: txs[1].Request, Reserve: big.NewInt(4)}))
@@ -258,25 +258,25 @@ func TestBudgets_Reserve_IsReturnedByAnyProcess(t *testing.T) {
 // RecordNonceConflicts locks the caller's account before those of its key and trader, as all statements do.
 func TestRecordNonceConflicts_LocksAccountsInOrder(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}
-	tx := accept(t, l, terms, costly(l, 10, "a", "x"))[0]
-	broadcast(t, l, tx)
-	_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
+	s, limits := setup(t, 1)
+	s.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}
+	tx := accept(t, s, limits, costly(s, 10, "a", "x"))[0]
+	broadcast(t, s, tx)
+	_, err := s.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	free := 0
-	beside(t, l, func(holder pgx.Tx) {
+	beside(t, s, func(holder pgx.Tx) {
 		_, err := holder.Exec(t.Context(), `SELECT FROM relayer_budgets WHERE scope = 'caller' FOR UPDATE`)
 		require.NoError(t, err)
 	}, func() error {
-		return onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+		return onlyErr(s.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
 	}, func() {
-		require.NoError(t, l.db.QueryRow(t.Context(),
+		require.NoError(t, s.db.QueryRow(t.Context(),
 			`SELECT count(*) FROM (SELECT FROM relayer_budgets WHERE scope <> 'caller' FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))
 	})
 	require.Equal(t, 2, free)
-	require.Equal(t, relayer.Canceled, read(t, l, tx).Status)
+	require.Equal(t, relayer.Canceled, read(t, s, tx).Status)
 	for scope, subject := range map[scope]string{scopeCaller: "a", scopeTrader: "x", scopeKey: hexAddress(tx.From)} {
-		require.Zero(t, spent(t, l, scope, subject), scope)
+		require.Zero(t, spent(t, s, scope, subject), scope)
 	}
 }

@@ -27,10 +27,10 @@ var ErrChainChanged = errors.New("what is known of the chain has changed meanwhi
 var ErrNoChain = errors.New("the chain is not known yet")
 
 // Chain returns the recorded chain, or fails with [ErrNoChain].
-func (l *Store) Chain(ctx context.Context) (c Chain, err error) {
+func (s *Store) Chain(ctx context.Context) (c Chain, err error) {
 	var hash, anchor string
-	err = l.db.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash, generation FROM relayer_chains WHERE chain_id = $1`,
-		l.ChainID).Scan(&hash, &c.Anchor.Number, &anchor, &c.Generation)
+	err = s.db.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash, generation FROM relayer_chains WHERE chain_id = $1`,
+		s.ChainID).Scan(&hash, &c.Anchor.Number, &anchor, &c.Generation)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, ErrNoChain
 	}
@@ -42,18 +42,18 @@ func (l *Store) Chain(ctx context.Context) (c Chain, err error) {
 }
 
 // InitChain records the chain's genesis hash unless a chain is recorded, and returns the recorded chain.
-func (l *Store) InitChain(ctx context.Context, genesis common.Hash) (Chain, error) {
-	if _, err := l.db.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash) VALUES ($1, $2, $2)
-		ON CONFLICT DO NOTHING`, l.ChainID, genesis.Hex()); err != nil {
+func (s *Store) InitChain(ctx context.Context, genesis common.Hash) (Chain, error) {
+	if _, err := s.db.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash) VALUES ($1, $2, $2)
+		ON CONFLICT DO NOTHING`, s.ChainID, genesis.Hex()); err != nil {
 		return Chain{}, fmt.Errorf("remember the chain: %w", err)
 	}
-	return l.Chain(ctx)
+	return s.Chain(ctx)
 }
 
 // MoveAnchor records a later block of the given generation's chain. In another generation it does nothing.
-func (l *Store) MoveAnchor(ctx context.Context, generation int, b Block) error {
-	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
-		WHERE chain_id = $1 AND anchor_number < $2 AND generation = $4`, l.ChainID, int64(b.Number), b.Hash.Hex(), generation)
+func (s *Store) MoveAnchor(ctx context.Context, generation int, b Block) error {
+	_, err := s.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
+		WHERE chain_id = $1 AND anchor_number < $2 AND generation = $4`, s.ChainID, int64(b.Number), b.Hash.Hex(), generation)
 	if err != nil {
 		return fmt.Errorf("move the anchor: %w", err)
 	}
@@ -61,12 +61,12 @@ func (l *Store) MoveAnchor(ctx context.Context, generation int, b Block) error {
 }
 
 // Addresses returns the addresses of all keys on the chain, of any pool.
-func (l *Store) Addresses(ctx context.Context) ([]common.Address, error) {
-	return collect(ctx, l.db, "list addresses", func(row pgx.CollectableRow) (common.Address, error) {
+func (s *Store) Addresses(ctx context.Context) ([]common.Address, error) {
+	return collect(ctx, s.db, "list addresses", func(row pgx.CollectableRow) (common.Address, error) {
 		var address string
 		err := row.Scan(&address)
 		return common.HexToAddress(address), err
-	}, `SELECT address FROM relayer_keys WHERE chain_id = $1 ORDER BY address`, l.ChainID)
+	}, `SELECT address FROM relayer_keys WHERE chain_id = $1 ORDER BY address`, s.ChainID)
 }
 
 // generationSQL returns an SQL expression that reads the chain's generation (how often it has lost its history) under the lock of
@@ -80,18 +80,18 @@ func generationSQL(chain string) string {
 // grows with the number of pending and queued transactions; final ones are unchanged. Each pool's own webhook targets
 // receive the dropped transactions. It fails with [ErrChainChanged], and drops nothing, unless known is still the recorded
 // chain.
-func (l *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
+func (s *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
 	var addresses []string
 	var next []int64
 	for address, nonce := range nonces {
 		addresses, next = append(addresses, hexAddress(address)), append(next, int64(nonce))
 	}
-	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
-		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 ORDER BY address FOR UPDATE`, l.ChainID)
+		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 ORDER BY address FOR UPDATE`, s.ChainID)
 		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4, generation = generation + 1
 			WHERE chain_id = $1 AND (genesis_hash, anchor_number, anchor_hash, generation) = ($5, $6, $7, $8)`,
-			l.ChainID, genesis.Hex(), int64(anchor.Number), anchor.Hash.Hex(),
+			s.ChainID, genesis.Hex(), int64(anchor.Number), anchor.Hash.Hex(),
 			known.Genesis.Hex(), int64(known.Anchor.Number), known.Anchor.Hash.Hex(), known.Generation).Exec(func(tag pgconn.CommandTag) error {
 			if tag.RowsAffected() == 0 {
 				return ErrChainChanged
@@ -104,21 +104,21 @@ func (l *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash
 			UPDATE relayer_txs t SET status = 'dropped', status_reason = 'the chain that it was sent on is gone', open = false,
 				revision = revision + 1, updated_at = now()
 			FROM doomed WHERE t.id = doomed.id RETURNING t.*)`+settleBudgetSQL+enqueueDeliveriesByPoolSQL+`SELECT count(*) FROM changed`,
-			l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
+			s.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
 		// A queued transaction may have lost a nonce before, and may get the same nonce again. The attempts of the previous
 		// chain must not be used for it.
-		batch.Queue(`DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NULL)`, l.ChainID)
-		batch.Queue(`UPDATE relayer_txs SET attempts = 0 WHERE chain_id = $1 AND open AND nonce IS NULL AND attempts > 0`, l.ChainID)
+		batch.Queue(`DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NULL)`, s.ChainID)
+		batch.Queue(`UPDATE relayer_txs SET attempts = 0 WHERE chain_id = $1 AND open AND nonce IS NULL AND attempts > 0`, s.ChainID)
 		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, committed_wei = 0, balance_at = NULL, stuck_since = NULL, updated_at = now(), next_nonce =
 			coalesce((SELECT v.next FROM unnest($2::text[], $3::bigint[]) AS v (address, next) WHERE v.address = k.address), 0)
-			WHERE chain_id = $1`, l.ChainID, addresses, next)
-		batch.Queue(forgetFinalBlocksSQL, l.ChainID)
+			WHERE chain_id = $1`, s.ChainID, addresses, next)
+		batch.Queue(forgetFinalBlocksSQL, s.ChainID)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("start over: %w", err)
 	}
-	l.metrics.statuses.WithLabelValues(string(relayer.Dropped)).Add(float64(dropped))
+	s.metrics.statuses.WithLabelValues(string(relayer.Dropped)).Add(float64(dropped))
 	return dropped, nil
 }
 
@@ -126,11 +126,11 @@ func (l *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash
 // another process holds the lease or the pool is not registered. If free is above 0, holder yields to others: it takes the
 // lease only when that has been free for so long. It reports whether holder has the lease, and returns a number that grows
 // with each change of holder.
-func (l *Store) AcquireTrackerLease(ctx context.Context, holder string, term, free time.Duration) (following bool, epoch int64, err error) {
-	err = l.db.QueryRow(ctx, `UPDATE relayer_pools SET tracker = $3, tracker_until = now() + $4::interval,
+func (s *Store) AcquireTrackerLease(ctx context.Context, holder string, term, free time.Duration) (following bool, epoch int64, err error) {
+	err = s.db.QueryRow(ctx, `UPDATE relayer_pools SET tracker = $3, tracker_until = now() + $4::interval,
 			tracker_epoch = tracker_epoch + CASE WHEN tracker = $3 THEN 0 ELSE 1 END
 		WHERE chain_id = $1 AND pool_id = $2 AND (tracker = $3 AND $5::interval = '0' OR tracker_until < now() - $5::interval) RETURNING tracker_epoch`,
-		l.ChainID, l.Pool, holder, term, free).Scan(&epoch)
+		s.ChainID, s.Pool, holder, term, free).Scan(&epoch)
 	switch {
 	case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
 		return false, 0, nil
@@ -141,9 +141,9 @@ func (l *Store) AcquireTrackerLease(ctx context.Context, holder string, term, fr
 }
 
 // Followed reports whether a process holds the pool's tracker lease now, and returns the lease's epoch.
-func (l *Store) Followed(ctx context.Context) (epoch int64, held bool, err error) {
-	err = l.db.QueryRow(ctx, `SELECT tracker_epoch, tracker_until > now() FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`,
-		l.ChainID, l.Pool).Scan(&epoch, &held)
+func (s *Store) Followed(ctx context.Context) (epoch int64, held bool, err error) {
+	err = s.db.QueryRow(ctx, `SELECT tracker_epoch, tracker_until > now() FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`,
+		s.ChainID, s.Pool).Scan(&epoch, &held)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, false, fmt.Errorf("read who follows the chain: %w", err)
 	}
@@ -151,10 +151,10 @@ func (l *Store) Followed(ctx context.Context) (epoch int64, held bool, err error
 }
 
 // FinalBlock returns the newest block with transactions that were made final, of any process; zero if there is none.
-func (l *Store) FinalBlock(ctx context.Context) (b Block, err error) {
+func (s *Store) FinalBlock(ctx context.Context) (b Block, err error) {
 	var hash string
-	err = l.db.QueryRow(ctx, `SELECT final_number, final_hash FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`,
-		l.ChainID, l.Pool).Scan(&b.Number, &hash)
+	err = s.db.QueryRow(ctx, `SELECT final_number, final_hash FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`,
+		s.ChainID, s.Pool).Scan(&b.Number, &hash)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return Block{}, fmt.Errorf("read the final block: %w", err)
 	}
@@ -163,9 +163,9 @@ func (l *Store) FinalBlock(ctx context.Context) (b Block, err error) {
 }
 
 // ForgetFinalBlock removes the newest final block if it is still b, because the chain no longer has it.
-func (l *Store) ForgetFinalBlock(ctx context.Context, b Block) error {
-	_, err := l.db.Exec(ctx, `UPDATE relayer_pools SET final_number = 0, final_hash = ''
-		WHERE chain_id = $1 AND pool_id = $2 AND (final_number, final_hash) = ($3, $4)`, l.ChainID, l.Pool, int64(b.Number), b.Hash.Hex())
+func (s *Store) ForgetFinalBlock(ctx context.Context, b Block) error {
+	_, err := s.db.Exec(ctx, `UPDATE relayer_pools SET final_number = 0, final_hash = ''
+		WHERE chain_id = $1 AND pool_id = $2 AND (final_number, final_hash) = ($3, $4)`, s.ChainID, s.Pool, int64(b.Number), b.Hash.Hex())
 	if err != nil {
 		return fmt.Errorf("forget the final block: %w", err)
 	}
@@ -176,9 +176,9 @@ func (l *Store) ForgetFinalBlock(ctx context.Context, b Block) error {
 const forgetFinalBlocksSQL = `UPDATE relayer_pools SET final_number = 0, final_hash = '' WHERE chain_id = $1 AND final_number > 0`
 
 // ReleaseTrackerLease releases the lease, so that another process can take it at once.
-func (l *Store) ReleaseTrackerLease(ctx context.Context, holder string) error {
-	_, err := l.db.Exec(ctx, `UPDATE relayer_pools SET tracker_until = now(), tracker = '' WHERE chain_id = $1 AND pool_id = $2 AND tracker = $3`,
-		l.ChainID, l.Pool, holder)
+func (s *Store) ReleaseTrackerLease(ctx context.Context, holder string) error {
+	_, err := s.db.Exec(ctx, `UPDATE relayer_pools SET tracker_until = now(), tracker = '' WHERE chain_id = $1 AND pool_id = $2 AND tracker = $3`,
+		s.ChainID, s.Pool, holder)
 	if err != nil {
 		return fmt.Errorf("leave the chain to others: %w", err)
 	}

@@ -13,9 +13,9 @@ import (
 
 // beside runs do while another database transaction has done its work and not committed. That one commits once do waits for
 // it, or is over. look runs before that.
-func beside(t *testing.T, l *Store, other func(pgx.Tx), do func() error, look ...func()) {
+func beside(t *testing.T, s *Store, other func(pgx.Tx), do func() error, look ...func()) {
 	t.Helper()
-	tx, err := l.db.Begin(t.Context())
+	tx, err := s.db.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck // it has committed
 	other(tx)
@@ -23,7 +23,7 @@ func beside(t *testing.T, l *Store, other func(pgx.Tx), do func() error, look ..
 	go func() { done <- do() }()
 	require.Eventually(t, func() bool {
 		var waits bool
-		err := l.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		err := s.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 		require.NoError(t, err)
 		return waits || len(done) > 0
 	}, 20*time.Second, 5*time.Millisecond)
@@ -37,14 +37,14 @@ func beside(t *testing.T, l *Store, other func(pgx.Tx), do func() error, look ..
 // No bytes are stored for a transaction that is dropped concurrently, because no process may broadcast them.
 func TestStoreAttempts_BesideADrop_StoresNothing(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	txs := accept(t, l, terms, draft(l), draft(l))
+	s, limits := setup(t, 1)
+	txs := accept(t, s, limits, newTx(s), newTx(s))
 	var stored []bool
-	beside(t, l, func(tx pgx.Tx) {
+	beside(t, s, func(tx pgx.Tx) {
 		_, err := tx.Exec(t.Context(), `UPDATE relayer_txs SET status = 'dropped', open = false WHERE id = $1`, txs[0].ID)
 		require.NoError(t, err)
 	}, func() (err error) {
-		stored, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[0], 1, relayer.PurposeSend), attempt(txs[1], 1, relayer.PurposeSend)})
+		stored, err = s.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[0], 1, relayer.PurposeSend), attempt(txs[1], 1, relayer.PurposeSend)})
 		return err
 	})
 	require.Equal(t, []bool{false, true}, stored)
@@ -53,26 +53,26 @@ func TestStoreAttempts_BesideADrop_StoresNothing(t *testing.T) {
 // An attempt that is stored while its transaction loses the nonce is counted when the next one is signed.
 func TestStoreAttempts_ConcurrentNonceConflict_IsCounted(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	ours := accept(t, l, terms, draft(l))[0]
-	beside(t, l, func(tx pgx.Tx) {
+	s, limits := setup(t, 1)
+	ours := accept(t, s, limits, newTx(s))[0]
+	beside(t, s, func(tx pgx.Tx) {
 		_, err := tx.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR SHARE`, ours.ID)
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), `INSERT INTO relayer_attempts (chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee)
 			VALUES (1337, $1, 1, $2, 0, 'send', '0x01', '', 1)`, ours.ID, hexAddress(ours.From))
 		require.NoError(t, err)
 	}, func() error {
-		return onlyErr(l.RecordNonceConflicts(t.Context(), ours.ID, ours.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+		return onlyErr(s.RecordNonceConflicts(t.Context(), ours.ID, ours.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
 	})
-	require.Nil(t, read(t, l, ours).Nonce)
-	again, err := l.Dispatch(t.Context(), terms, 10)
+	require.Nil(t, read(t, s, ours).Nonce)
+	again, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
 	require.Len(t, again, 1)
-	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10)
+	unsigned, err := s.Unsigned(t.Context(), all(limits), -time.Minute, 10)
 	require.NoError(t, err)
 	require.Len(t, unsigned, 1)
 	require.Equal(t, 1, unsigned[0].Attempts)
-	stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(unsigned[0], unsigned[0].Attempts+1, relayer.PurposeSend)})
+	stored, err := s.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(unsigned[0], unsigned[0].Attempts+1, relayer.PurposeSend)})
 	require.NoError(t, err)
 	require.Equal(t, []bool{true}, stored)
 }
@@ -80,11 +80,11 @@ func TestStoreAttempts_ConcurrentNonceConflict_IsCounted(t *testing.T) {
 // Recording broadcasts does not wait for rows that were mined meanwhile.
 func TestRecordBroadcasts_MinedRowLocked_DoesNotWait(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	txs := accept(t, l, terms, draft(l), draft(l))
-	broadcast(t, l, txs...)
-	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3)}))
-	holder, err := l.db.Begin(t.Context())
+	s, limits := setup(t, 1)
+	txs := accept(t, s, limits, newTx(s), newTx(s))
+	broadcast(t, s, txs...)
+	require.NoError(t, s.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3)}))
+	holder, err := s.db.Begin(t.Context())
 	require.NoError(t, err)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // at the end
 	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, txs[0].ID)
@@ -95,7 +95,7 @@ func TestRecordBroadcasts_MinedRowLocked_DoesNotWait(t *testing.T) {
 		broadcasts = append(broadcasts, Broadcast{TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted, Error: "again"})
 	}
 	done := make(chan error, 1)
-	go func() { done <- l.RecordBroadcasts(t.Context(), broadcasts) }()
+	go func() { done <- s.RecordBroadcasts(t.Context(), broadcasts) }()
 	select {
 	case err := <-done:
 		require.NoError(t, err)
@@ -109,80 +109,80 @@ func TestRecordBroadcasts_MinedRowLocked_DoesNotWait(t *testing.T) {
 // A process that was frozen while an operator reset the chain writes nothing of the previous chain into the new generation.
 func TestStore_GenerationHasChanged_WritesOfPreviousGenerationAreIgnored(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	key := terms.Held[0]
-	before := known(t, l)
-	_, err := l.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
+	s, limits := setup(t, 1)
+	key := limits.Held[0]
+	before := known(t, s)
+	_, err := s.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
 	require.NoError(t, err)
-	begun := known(t, l)
-	require.NoError(t, l.MoveAnchor(t.Context(), before.Generation, Block{100, common.Hash{1}}))
-	require.Equal(t, begun, known(t, l))
-	raised, err := l.AdvanceNonce(t.Context(), key, before.Generation, 5)
+	begun := known(t, s)
+	require.NoError(t, s.MoveAnchor(t.Context(), before.Generation, Block{100, common.Hash{1}}))
+	require.Equal(t, begun, known(t, s))
+	raised, err := s.AdvanceNonce(t.Context(), key, before.Generation, 5)
 	require.NoError(t, err)
 	require.False(t, raised)
-	require.NoError(t, l.Reconcile(t.Context(), before.Generation, map[common.Address]uint64{key: 5}))
-	raised, err = l.AdvanceNonce(t.Context(), key, begun.Generation, 3)
+	require.NoError(t, s.Reconcile(t.Context(), before.Generation, map[common.Address]uint64{key: 5}))
+	raised, err = s.AdvanceNonce(t.Context(), key, begun.Generation, 3)
 	require.NoError(t, err)
 	require.True(t, raised)
-	keys, err := l.Keys(t.Context())
+	keys, err := s.Keys(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []uint64{3}, []uint64{keys[0].NextNonce})
 	require.Equal(t, begun.Generation, keys[0].Generation)
-	filled, err := l.FillNonceGaps(t.Context(), key, before.Generation, 0, 0)
+	filled, err := s.FillNonceGaps(t.Context(), key, before.Generation, 0, 0)
 	require.NoError(t, err)
 	require.Empty(t, filled)
-	filled, err = l.FillNonceGaps(t.Context(), key, begun.Generation, 0, 0)
+	filled, err = s.FillNonceGaps(t.Context(), key, begun.Generation, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 3)
-	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), filled[2].ID, key, begun.Generation, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
-	require.NoError(t, l.DropForeignTransactions(t.Context(), key, before.Generation, 0, 10))
-	_, err = l.TransactionByNonce(t.Context(), key, 2)
+	require.NoError(t, onlyErr(s.RecordNonceConflicts(t.Context(), filled[2].ID, key, begun.Generation, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
+	require.NoError(t, s.DropForeignTransactions(t.Context(), key, before.Generation, 0, 10))
+	_, err = s.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
-	require.NoError(t, l.DropForeignTransactions(t.Context(), key, begun.Generation, 0, 10))
-	_, err = l.TransactionByNonce(t.Context(), key, 2)
+	require.NoError(t, s.DropForeignTransactions(t.Context(), key, begun.Generation, 0, 10))
+	_, err = s.TransactionByNonce(t.Context(), key, 2)
 	require.ErrorIs(t, err, relayer.ErrNotFound)
-	require.NoError(t, l.MoveAnchor(t.Context(), begun.Generation, Block{100, common.Hash{1}}))
-	require.Equal(t, uint64(100), known(t, l).Anchor.Number)
+	require.NoError(t, s.MoveAnchor(t.Context(), begun.Generation, Block{100, common.Hash{1}}))
+	require.Equal(t, uint64(100), known(t, s).Anchor.Number)
 }
 
 // A transaction that lost its nonce on the previous chain may have the same nonce in the new generation. A nonce conflict found on
 // the previous chain is not recorded for it.
 func TestRecordNonceConflicts_PreviousEra_IsIgnored(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	key, before := terms.Held[0], known(t, l)
-	tx := accept(t, l, terms, draft(l))[0]
+	s, limits := setup(t, 1)
+	key, before := limits.Held[0], known(t, s)
+	tx := accept(t, s, limits, newTx(s))[0]
 	displace := func(generation int, is bool) *relayer.Transaction {
-		was, err := l.RecordNonceConflicts(t.Context(), tx.ID, key, generation, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+		was, err := s.RecordNonceConflicts(t.Context(), tx.ID, key, generation, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
 		require.NoError(t, err)
 		require.Equal(t, is, was)
-		return read(t, l, tx)
+		return read(t, s, tx)
 	}
 	require.Nil(t, displace(before.Generation, true).Nonce)
-	_, err := l.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
+	_, err := s.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
 	require.NoError(t, err)
-	seated, err := l.Dispatch(t.Context(), terms, 10)
+	seated, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
 	require.Len(t, seated, 1)
 	require.Zero(t, *seated[0].Nonce)
 	require.NotNil(t, displace(before.Generation, false).Nonce)
-	require.Equal(t, []int{1}, pending(t, l))
-	require.Nil(t, displace(known(t, l).Generation, true).Nonce)
-	require.Equal(t, []int{0}, pending(t, l))
+	require.Equal(t, []int{1}, pending(t, s))
+	require.Nil(t, displace(known(t, s).Generation, true).Nonce)
+	require.Equal(t, []int{0}, pending(t, s))
 }
 
 // AdvanceNonce waits for a concurrent reset to commit, and then changes nothing, because the generation has changed.
 func TestAdvanceNonce_ConcurrentReset_ChangesNothing(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
+	s, limits := setup(t, 1)
 	raised := true
-	beside(t, l, func(tx pgx.Tx) {
+	beside(t, s, func(tx pgx.Tx) {
 		_, err := tx.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 0`)
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), `UPDATE relayer_chains SET generation = generation + 1`)
 		require.NoError(t, err)
 	}, func() (err error) {
-		raised, err = l.AdvanceNonce(t.Context(), terms.Held[0], 0, 5)
+		raised, err = s.AdvanceNonce(t.Context(), limits.Held[0], 0, 5)
 		return err
 	})
 	require.False(t, raised)
@@ -191,15 +191,15 @@ func TestAdvanceNonce_ConcurrentReset_ChangesNothing(t *testing.T) {
 // A transaction with two receipts decrements its key's pending count once, whatever plan Postgres makes.
 func TestRecordMined_TwoReceipts_CountsOnce(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	txs := accept(t, l, terms, drafts(l, 3)...)
-	broadcast(t, l, txs...)
-	_, err := l.db.Exec(t.Context(), `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_nestloop = off'; END $$`)
+	s, limits := setup(t, 1)
+	txs := accept(t, s, limits, newTxs(s, 3)...)
+	broadcast(t, s, txs...)
+	_, err := s.db.Exec(t.Context(), `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_nestloop = off'; END $$`)
 	require.NoError(t, err)
-	l.db.Reset()
+	s.db.Reset()
 	found := mined(txs[0], 1, relayer.PurposeSend, 7)
-	require.NoError(t, l.RecordMined(t.Context(), []Mined{found, found}))
-	require.Equal(t, []int{2}, pending(t, l))
+	require.NoError(t, s.RecordMined(t.Context(), []Mined{found, found}))
+	require.Equal(t, []int{2}, pending(t, s))
 }
 
 // Rows are locked in the order of their nonces, however they are stored, so that two concurrent statements wait for each
@@ -207,43 +207,43 @@ func TestRecordMined_TwoReceipts_CountsOnce(t *testing.T) {
 func TestRows_AreLockedInNonceOrder(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(*Store) error{
-		"unmine": func(l *Store) error {
-			_, err := l.MarkReorged(t.Context(), []Block{{3, blockHash(3)}})
+		"unmine": func(s *Store) error {
+			_, err := s.MarkReorged(t.Context(), []Block{{3, blockHash(3)}})
 			return err
 		},
-		"start over": func(l *Store) error {
-			_, err := l.ResetChain(t.Context(), Chain{Genesis: genesis, Anchor: Block{Hash: genesis}}, genesis, Block{Hash: genesis}, nil)
+		"start over": func(s *Store) error {
+			_, err := s.ResetChain(t.Context(), Chain{Genesis: genesis, Anchor: Block{Hash: genesis}}, genesis, Block{Hash: genesis}, nil)
 			return err
 		},
 	} {
-		l, terms := setup(t, 1)
-		txs := accept(t, l, terms, drafts(l, 2)...)
-		broadcast(t, l, txs...)
-		require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3), mined(txs[1], 1, relayer.PurposeSend, 3)}))
-		_, err := l.db.Exec(t.Context(), `UPDATE relayer_txs SET nonce = 5 WHERE nonce = 0`)
+		s, limits := setup(t, 1)
+		txs := accept(t, s, limits, newTxs(s, 2)...)
+		broadcast(t, s, txs...)
+		require.NoError(t, s.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3), mined(txs[1], 1, relayer.PurposeSend, 3)}))
+		_, err := s.db.Exec(t.Context(), `UPDATE relayer_txs SET nonce = 5 WHERE nonce = 0`)
 		require.NoError(t, err)
-		_, err = l.db.Exec(t.Context(), `UPDATE relayer_txs SET updated_at = now() WHERE nonce = 1`) // behind the other
+		_, err = s.db.Exec(t.Context(), `UPDATE relayer_txs SET updated_at = now() WHERE nonce = 1`) // behind the other
 		require.NoError(t, err)
-		_, err = l.db.Exec(t.Context(), `VACUUM FULL relayer_txs`)
+		_, err = s.db.Exec(t.Context(), `VACUUM FULL relayer_txs`)
 		require.NoError(t, err)
-		_, err = l.db.Exec(t.Context(), `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_indexscan = off';
+		_, err = s.db.Exec(t.Context(), `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_indexscan = off';
 			EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_bitmapscan = off'; END $$`)
 		require.NoError(t, err)
-		l.db.Reset()
-		holder, err := l.db.Begin(t.Context())
+		s.db.Reset()
+		holder, err := s.db.Begin(t.Context())
 		require.NoError(t, err)
 		_, err = holder.Exec(t.Context(), `SELECT FROM relayer_txs WHERE nonce = 1 FOR UPDATE`)
 		require.NoError(t, err)
 		done := make(chan error, 1)
-		go func() { done <- do(l) }()
+		go func() { done <- do(s) }()
 		require.Eventually(t, func() bool {
 			var waits bool
-			err := l.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+			err := s.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 			require.NoError(t, err)
 			return waits
 		}, 20*time.Second, 5*time.Millisecond)
 		var free int
-		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT FROM relayer_txs WHERE nonce = 5 FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))
+		require.NoError(t, s.db.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT FROM relayer_txs WHERE nonce = 5 FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))
 		require.NoError(t, holder.Rollback(t.Context()))
 		require.NoError(t, <-done, name)
 		require.Equal(t, 1, free, name)

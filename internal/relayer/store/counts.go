@@ -21,13 +21,13 @@ const MaxNonce = 1 << 53
 
 // RequireComparison makes the store allocate no nonce of a key before [Store.Compared] has recorded a comparison that began
 // after this process registered. Requests are queued meanwhile.
-func (l *Store) RequireComparison() {
-	l.registered.CompareAndSwap(nil, new(time.Time))
+func (s *Store) RequireComparison() {
+	s.registered.CompareAndSwap(nil, new(time.Time))
 }
 
 // comparedSince returns the time since which a key must have been compared to be used.
-func (l *Store) comparedSince() pgtype.Timestamptz {
-	since := l.registered.Load()
+func (s *Store) comparedSince() pgtype.Timestamptz {
+	since := s.registered.Load()
 	switch {
 	case since == nil:
 		return pgtype.Timestamptz{Valid: true, InfinityModifier: pgtype.NegativeInfinity}
@@ -39,18 +39,18 @@ func (l *Store) comparedSince() pgtype.Timestamptz {
 }
 
 // Trusts reports whether nonces of a key may be allocated, as far as comparisons are concerned.
-func (l *Store) Trusts(k *relayer.Key) bool {
-	since := l.registered.Load()
+func (s *Store) Trusts(k *relayer.Key) bool {
+	since := s.registered.Load()
 	return since == nil || !since.IsZero() && !k.ComparedAt.Before(*since)
 }
 
 // Compared records that a round that began at the given time compared keys with the chain of the given generation. In
 // another generation it does nothing.
-func (l *Store) Compared(ctx context.Context, keys []common.Address, known int, at time.Time) error {
-	_, err := l.db.Exec(ctx, `UPDATE relayer_keys k SET compared_at = $4
+func (s *Store) Compared(ctx context.Context, keys []common.Address, known int, at time.Time) error {
+	_, err := s.db.Exec(ctx, `UPDATE relayer_keys k SET compared_at = $4
 		FROM (SELECT address FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE) AS locked
 		WHERE k.chain_id = $1 AND k.address = locked.address AND k.compared_at < $4 AND `+generationSQL("$1")+` = $5`,
-		l.ChainID, l.Pool, hexAddresses(keys), at, known)
+		s.ChainID, s.Pool, hexAddresses(keys), at, known)
 	if err != nil {
 		return fmt.Errorf("record that keys were compared: %w", err)
 	}
@@ -59,20 +59,20 @@ func (l *Store) Compared(ctx context.Context, keys []common.Address, known int, 
 
 // AdvanceNonce moves a key's next nonce up to the chain's, because another sender has used the key. It never moves it down.
 // It reports whether it moved. next belongs to the chain of the given generation; in another generation it does nothing.
-func (l *Store) AdvanceNonce(ctx context.Context, key common.Address, known int, next uint64) (raised bool, err error) {
+func (s *Store) AdvanceNonce(ctx context.Context, key common.Address, known int, next uint64) (raised bool, err error) {
 	if next > MaxNonce {
 		return false, fmt.Errorf("raise the nonce of %s: %d is above %d", key, next, uint64(MaxNonce))
 	}
 	batch := new(pgx.Batch) // one database transaction
 	// This is a separate statement, because the next one must see the changes that this one waited for.
-	batch.Queue(`SELECT FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`, l.ChainID, l.Pool, hexAddress(key))
+	batch.Queue(`SELECT FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`, s.ChainID, s.Pool, hexAddress(key))
 	batch.Queue(`UPDATE relayer_keys SET next_nonce = $4, updated_at = now()
 		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce < $4 AND `+generationSQL("$1")+` = $5`,
-		l.ChainID, l.Pool, hexAddress(key), int64(next), known).Exec(func(tag pgconn.CommandTag) error {
+		s.ChainID, s.Pool, hexAddress(key), int64(next), known).Exec(func(tag pgconn.CommandTag) error {
 		raised = tag.RowsAffected() > 0
 		return nil
 	})
-	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return false, fmt.Errorf("raise the nonce of %s: %w", key, err)
 	}
 	return raised, nil
@@ -90,7 +90,7 @@ type gap struct{ low, high uint64 }
 
 // queueGaps queues the query for the gaps of a key below next_nonce and not below mined, the lowest first. It reads an
 // index, and at most gapRows rows however large a gap is.
-func (l *Store) queueGaps(b *pgx.Batch, key common.Address, known int, mined uint64, gaps *[]gap) {
+func (s *Store) queueGaps(b *pgx.Batch, key common.Address, known int, mined uint64, gaps *[]gap) {
 	b.Queue(`WITH next AS (
 			SELECT next_nonce AS nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce > $4 AND `+generationSQL("$1")+` = $5
 		), used AS (
@@ -100,7 +100,7 @@ func (l *Store) queueGaps(b *pgx.Batch, key common.Address, known int, mined uin
 			SELECT $4::bigint - 1 AS nonce UNION ALL SELECT nonce FROM used UNION ALL SELECT nonce FROM next WHERE (SELECT count(*) FROM used) < $6
 		) SELECT low, high FROM (SELECT nonce + 1 AS low, lead(nonce) OVER (ORDER BY nonce) - 1 AS high FROM edges) AS between
 		WHERE high >= low AND EXISTS (SELECT FROM next) ORDER BY low LIMIT $7`,
-		l.ChainID, l.Pool, hexAddress(key), int64(mined), known, gapRows, fillLimit).Query(func(rows pgx.Rows) error {
+		s.ChainID, s.Pool, hexAddress(key), int64(mined), known, gapRows, fillLimit).Query(func(rows pgx.Rows) error {
 		*gaps = nil
 		var g gap
 		_, err := pgx.ForEachRow(rows, []any{&g.low, &g.high}, func() error {
@@ -112,11 +112,11 @@ func (l *Store) queueGaps(b *pgx.Batch, key common.Address, known int, mined uin
 }
 
 // Gap returns how many nonces of a key have no row, below next_nonce and not below mined.
-func (l *Store) Gap(ctx context.Context, key common.Address, known int, mined uint64) (missing uint64, err error) {
+func (s *Store) Gap(ctx context.Context, key common.Address, known int, mined uint64) (missing uint64, err error) {
 	var gaps []gap
 	b := new(pgx.Batch)
-	l.queueGaps(b, key, known, mined, &gaps)
-	if err := l.db.SendBatch(ctx, b).Close(); err != nil {
+	s.queueGaps(b, key, known, mined, &gaps)
+	if err := s.db.SendBatch(ctx, b).Close(); err != nil {
 		return 0, fmt.Errorf("find gaps of %s: %w", key, err)
 	}
 	for _, g := range gaps {
@@ -132,19 +132,19 @@ var ErrFillLimit = errors.New("no more nonces of the key are filled with no-ops 
 // signed like every row with a nonce. It returns them, at most fillLimit, and with perHour above 0 at most perHour in an
 // hour. At that limit it returns [ErrFillLimit] along with the filled ones. mined belongs to the chain of the given
 // generation; in another generation it does nothing.
-func (l *Store) FillNonceGaps(ctx context.Context, key common.Address, known int, mined uint64, perHour int) (filled []*relayer.Transaction, err error) {
-	if missing, err := l.Gap(ctx, key, known, mined); err != nil || missing == 0 { // without the key's lock
+func (s *Store) FillNonceGaps(ctx context.Context, key common.Address, known int, mined uint64, perHour int) (filled []*relayer.Transaction, err error) {
+	if missing, err := s.Gap(ctx, key, known, mined); err != nil || missing == 0 { // without the key's lock
 		return nil, err
 	}
 	var gaps []gap
 	var done int
 	var now time.Time
 	limited := false
-	err = l.transaction(ctx, func(b *pgx.Batch) error {
+	err = s.transaction(ctx, func(b *pgx.Batch) error {
 		b.Queue(`SELECT CASE WHEN filled_hour = date_trunc('hour', now()) THEN filled ELSE 0 END, clock_timestamp()
 			FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`,
-			l.ChainID, l.Pool, hexAddress(key)).QueryRow(func(row pgx.Row) error { return row.Scan(&done, &now) })
-		l.queueGaps(b, key, known, mined, &gaps)
+			s.ChainID, s.Pool, hexAddress(key)).QueryRow(func(row pgx.Row) error { return row.Scan(&done, &now) })
+		s.queueGaps(b, key, known, mined, &gaps)
 		return nil
 	}, func(b *pgx.Batch) error {
 		filled = nil
@@ -157,17 +157,17 @@ func (l *Store) FillNonceGaps(ctx context.Context, key common.Address, known int
 				if len(filled) == fillLimit {
 					break
 				}
-				tx := l.transactionOf(&NewTransaction{ID: uuid.Must(uuid.NewV7()), Target: hexAddress(key), Kind: relayer.KindNoop}, now)
+				tx := s.transactionOf(&NewTransaction{ID: uuid.Must(uuid.NewV7()), Target: hexAddress(key), Kind: relayer.KindNoop}, now)
 				tx.From, tx.Nonce, tx.To = key, new(n), new(key)
 				tx.Intent = relayer.IntentSend
 				filled = append(filled, tx)
 			}
 		}
-		l.insert(b, filled, nil)
+		s.insert(b, filled, nil)
 		if len(filled) > 0 {
 			b.Queue(`UPDATE relayer_keys SET pending_count = pending_count + $4, filled_hour = date_trunc('hour', now()), filled = $5
 				WHERE chain_id = $1 AND pool_id = $2 AND address = $3`,
-				l.ChainID, l.Pool, hexAddress(key), len(filled), done+len(filled))
+				s.ChainID, s.Pool, hexAddress(key), len(filled), done+len(filled))
 		}
 		return nil
 	}, nil)
@@ -194,7 +194,7 @@ func (e *NonceUsedError) Error() string {
 // SetNonce moves a key's next nonce up or down and returns the previous one. Rows at or above next for which nothing was
 // signed lose their nonce, and callers' transactions are queued again. It fails with a [NonceUsedError] if an attempt at or
 // above next was ever stored, or with [ErrChainChanged] in another generation; nothing is changed then.
-func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, next uint64) (was uint64, err error) {
+func (s *Store) SetNonce(ctx context.Context, key common.Address, known int, next uint64) (was uint64, err error) {
 	if next > MaxNonce {
 		return 0, fmt.Errorf("set the next nonce of %s: %d is above %d", key, next, uint64(MaxNonce))
 	}
@@ -202,8 +202,8 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 	// There is no index for this query, so it comes before the lock. Attempts stored meanwhile belong to rows that have
 	// such a nonce.
 	var highest *uint64
-	if err := l.db.QueryRow(ctx, `SELECT max(a.nonce) FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
-		WHERE a.chain_id = $1 AND a.address = $2 AND a.nonce >= $3 AND t.generation = $4`, l.ChainID, hexAddress(key), int64(next), known).Scan(&highest); err != nil {
+	if err := s.db.QueryRow(ctx, `SELECT max(a.nonce) FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
+		WHERE a.chain_id = $1 AND a.address = $2 AND a.nonce >= $3 AND t.generation = $4`, s.ChainID, hexAddress(key), int64(next), known).Scan(&highest); err != nil {
 		return 0, fmt.Errorf("set the next nonce of %s: %w", key, err)
 	}
 	if highest != nil {
@@ -211,13 +211,13 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 		return 0, used
 	}
 	counts := statusCounts{}
-	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		// Each statement must see the changes that the previous one waited for.
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT next_nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND `+generationSQL("$1")+` = $4 FOR UPDATE`,
-			l.ChainID, l.Pool, hexAddress(key), known).QueryRow(func(row pgx.Row) error { return row.Scan(&was) })
+			s.ChainID, s.Pool, hexAddress(key), known).QueryRow(func(row pgx.Row) error { return row.Scan(&was) })
 		batch.Queue(`SELECT FROM relayer_txs WHERE chain_id = $1 AND relayer_address = $2 AND nonce >= $3 AND generation = $4 ORDER BY nonce FOR UPDATE`,
-			l.ChainID, hexAddress(key), int64(next), known)
+			s.ChainID, hexAddress(key), int64(next), known)
 		batch.Queue(`WITH displaced AS MATERIALIZED (
 			SELECT id, chain_id, pool_id, relayer_address, key_budget_day, reserve_wei FROM relayer_txs t
 			WHERE t.chain_id = $2 AND t.pool_id = $3 AND t.relayer_address = $4 AND t.nonce >= $5 AND t.generation = $6 AND t.open AND t.status <> 'mined'
@@ -228,12 +228,12 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 					WHEN t.intent = 'fail' THEN 'failed' WHEN t.kind <> 'transaction' THEN 'replaced' ELSE 'allocated' END,
 				open = t.intent = 'send' AND t.kind = 'transaction', status_reason = 'an operator took its nonce back', revision = revision + 1, updated_at = now()
 			FROM displaced d WHERE t.id = d.id RETURNING t.*
-		), counted AS (SELECT $4::text AS address, -count(*)::int AS n FROM changed)`+refundBudgetSQL+l.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL,
-			l.targets(), l.ChainID, l.Pool, hexAddress(key), int64(next), known).Query(counts.read)
+		), counted AS (SELECT $4::text AS address, -count(*)::int AS n FROM changed)`+refundBudgetSQL+s.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL,
+			s.targets(), s.ChainID, s.Pool, hexAddress(key), int64(next), known).Query(counts.read)
 		batch.Queue(`SELECT max(nonce) FROM relayer_txs WHERE chain_id = $1 AND relayer_address = $2 AND nonce >= $3 AND generation = $4`,
-			l.ChainID, hexAddress(key), int64(next), known).QueryRow(func(row pgx.Row) error { return row.Scan(&highest) })
+			s.ChainID, hexAddress(key), int64(next), known).QueryRow(func(row pgx.Row) error { return row.Scan(&highest) })
 		batch.Queue(`UPDATE relayer_keys SET next_nonce = $4, updated_at = now() WHERE chain_id = $1 AND pool_id = $2 AND address = $3`,
-			l.ChainID, l.Pool, hexAddress(key), int64(next))
+			s.ChainID, s.Pool, hexAddress(key), int64(next))
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return err
 		}
@@ -252,21 +252,21 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 	if err != nil {
 		return 0, fmt.Errorf("set the next nonce of %s: %w", key, err)
 	}
-	l.notifyDeliveries()
-	l.recordStatusCounts(counts)
+	s.notifyDeliveries()
+	s.recordStatusCounts(counts)
 	return was, nil
 }
 
 // StopJump disables a key for a [relayer.NonceJump]: nodes report count transactions, more than bound beyond the next
 // nonce. It reports whether it did. In another generation than the given one, or where the next nonce has caught up, it
 // does nothing.
-func (l *Store) StopJump(ctx context.Context, key common.Address, known int, count, bound uint64) (stopped bool, err error) {
+func (s *Store) StopJump(ctx context.Context, key common.Address, known int, count, bound uint64) (stopped bool, err error) {
 	count = min(count, MaxNonce)
-	tag, err := l.db.Exec(ctx, `UPDATE relayer_keys SET enabled = false, disabled_until = NULL, updated_at = now(),
+	tag, err := s.db.Exec(ctx, `UPDATE relayer_keys SET enabled = false, disabled_until = NULL, updated_at = now(),
 			disabled_reason = $6 || ': nodes count ' || $4::bigint || ' transactions, and the next nonce is ' || next_nonce
 		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce < $4::bigint - $5::bigint AND `+generationSQL("$1")+` = $7
 			AND (enabled OR NOT starts_with(disabled_reason, $6))`,
-		l.ChainID, l.Pool, hexAddress(key), int64(count), int64(min(bound, MaxNonce)), relayer.NonceJump, known)
+		s.ChainID, s.Pool, hexAddress(key), int64(count), int64(min(bound, MaxNonce)), relayer.NonceJump, known)
 	if err != nil {
 		return false, fmt.Errorf("stop key %s: %w", key, err)
 	}
@@ -274,10 +274,10 @@ func (l *Store) StopJump(ctx context.Context, key common.Address, known int, cou
 }
 
 // EndJump enables a key again that [Store.StopJump] has disabled, and reports whether it did.
-func (l *Store) EndJump(ctx context.Context, key common.Address) (ended bool, err error) {
-	tag, err := l.db.Exec(ctx, `UPDATE relayer_keys SET enabled = true, disabled_reason = '', updated_at = now()
+func (s *Store) EndJump(ctx context.Context, key common.Address) (ended bool, err error) {
+	tag, err := s.db.Exec(ctx, `UPDATE relayer_keys SET enabled = true, disabled_reason = '', updated_at = now()
 		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND NOT enabled AND starts_with(disabled_reason, $4)`,
-		l.ChainID, l.Pool, hexAddress(key), relayer.NonceJump)
+		s.ChainID, s.Pool, hexAddress(key), relayer.NonceJump)
 	if err != nil {
 		return false, fmt.Errorf("enable key %s: %w", key, err)
 	}
@@ -285,8 +285,8 @@ func (l *Store) EndJump(ctx context.Context, key common.Address) (ended bool, er
 }
 
 // Unknown returns the addresses that are not registered yet.
-func (l *Store) Unknown(ctx context.Context, addresses []common.Address) ([]common.Address, error) {
-	known, err := l.Addresses(ctx)
+func (s *Store) Unknown(ctx context.Context, addresses []common.Address) ([]common.Address, error) {
+	known, err := s.Addresses(ctx)
 	if err != nil {
 		return nil, err
 	}

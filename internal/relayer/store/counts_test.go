@@ -12,9 +12,9 @@ import (
 )
 
 // next returns a key's next nonce.
-func next(t *testing.T, l *Store) uint64 {
+func next(t *testing.T, s *Store) uint64 {
 	t.Helper()
-	keys, err := l.Keys(t.Context())
+	keys, err := s.Keys(t.Context())
 	require.NoError(t, err)
 	return keys[0].NextNonce
 }
@@ -22,31 +22,31 @@ func next(t *testing.T, l *Store) uint64 {
 // A gap of 2^40 nonces is found at once, and filled within the hourly limit.
 func TestFill_HugeGap_IsBounded(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	key := terms.Held[0]
-	accept(t, l, terms, draft(l), draft(l))
-	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 1::bigint << 40`)
+	s, limits := setup(t, 1)
+	key := limits.Held[0]
+	accept(t, s, limits, newTx(s), newTx(s))
+	_, err := s.db.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 1::bigint << 40`)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	filled, err := l.FillNonceGaps(ctx, key, 0, 0, 5)
+	filled, err := s.FillNonceGaps(ctx, key, 0, 0, 5)
 	require.ErrorIs(t, err, ErrFillLimit)
 	require.Len(t, filled, 5)
 	require.Equal(t, uint64(2), *filled[0].Nonce)
-	require.Equal(t, []int{7}, pending(t, l))
-	filled, err = l.FillNonceGaps(ctx, key, 0, 0, 5)
+	require.Equal(t, []int{7}, pending(t, s))
+	filled, err = s.FillNonceGaps(ctx, key, 0, 0, 5)
 	require.ErrorIs(t, err, ErrFillLimit)
 	require.Empty(t, filled)
-	missing, err := l.Gap(ctx, key, 0, 0)
+	missing, err := s.Gap(ctx, key, 0, 0)
 	require.NoError(t, err)
 	require.Equal(t, uint64(1)<<40-7, missing)
 
-	_, err = l.db.Exec(ctx, `UPDATE relayer_keys SET filled_hour = filled_hour - interval '1 hour'`)
+	_, err = s.db.Exec(ctx, `UPDATE relayer_keys SET filled_hour = filled_hour - interval '1 hour'`)
 	require.NoError(t, err)
-	filled, err = l.FillNonceGaps(ctx, key, 0, 0, 5)
+	filled, err = s.FillNonceGaps(ctx, key, 0, 0, 5)
 	require.ErrorIs(t, err, ErrFillLimit)
 	require.Len(t, filled, 5)
-	filled, err = l.FillNonceGaps(ctx, key, 0, 0, 0) // an operator
+	filled, err = s.FillNonceGaps(ctx, key, 0, 0, 0) // an operator
 	require.NoError(t, err)
 	require.Len(t, filled, fillLimit)
 }
@@ -54,24 +54,24 @@ func TestFill_HugeGap_IsBounded(t *testing.T) {
 // Gaps between rows and above them are found; used nonces are not gaps.
 func TestFill_SeveralGaps(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	key := terms.Held[0]
+	s, limits := setup(t, 1)
+	key := limits.Held[0]
 	for _, n := range []uint64{2, 5, 9} {
-		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, 0, n)))
-		accept(t, l, terms, draft(l))
+		require.NoError(t, onlyErr(s.AdvanceNonce(t.Context(), key, 0, n)))
+		accept(t, s, limits, newTx(s))
 	}
-	require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, 0, 12)))
-	filled, err := l.FillNonceGaps(t.Context(), key, 0, 4, 100)
+	require.NoError(t, onlyErr(s.AdvanceNonce(t.Context(), key, 0, 12)))
+	filled, err := s.FillNonceGaps(t.Context(), key, 0, 4, 100)
 	require.NoError(t, err)
 	var nonces []uint64
 	for _, tx := range filled {
 		nonces = append(nonces, *tx.Nonce)
 	}
 	require.Equal(t, []uint64{4, 6, 7, 8, 10, 11}, nonces)
-	filled, err = l.FillNonceGaps(t.Context(), key, 0, 12, 100)
+	filled, err = s.FillNonceGaps(t.Context(), key, 0, 12, 100)
 	require.NoError(t, err)
 	require.Empty(t, filled)
-	filled, err = l.FillNonceGaps(t.Context(), key, 0, 1<<40, 100)
+	filled, err = s.FillNonceGaps(t.Context(), key, 0, 1<<40, 100)
 	require.NoError(t, err)
 	require.Empty(t, filled)
 }
@@ -79,86 +79,86 @@ func TestFill_SeveralGaps(t *testing.T) {
 // A key's next nonce can be lowered to nonces that nothing was signed for, and no further.
 func TestSetNonce_LowersToUnsignedNoncesOnly(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	key := terms.Held[0]
-	sent := accept(t, l, terms, draft(l))[0]
-	broadcast(t, l, sent)
-	require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, 0, 1<<40)))
-	waiting := accept(t, l, terms, draft(l))[0]
+	s, limits := setup(t, 1)
+	key := limits.Held[0]
+	sent := accept(t, s, limits, newTx(s))[0]
+	broadcast(t, s, sent)
+	require.NoError(t, onlyErr(s.AdvanceNonce(t.Context(), key, 0, 1<<40)))
+	waiting := accept(t, s, limits, newTx(s))[0]
 	require.Equal(t, uint64(1)<<40, *waiting.Nonce)
 
 	var used *NonceUsedError
-	_, err := l.SetNonce(t.Context(), key, 0, 0)
+	_, err := s.SetNonce(t.Context(), key, 0, 0)
 	require.ErrorAs(t, err, &used)
 	require.Equal(t, uint64(0), used.Nonce)
 	require.ErrorContains(t, err, "give 1 or more")
-	_, err = l.SetNonce(t.Context(), key, 7, 1)
+	_, err = s.SetNonce(t.Context(), key, 7, 1)
 	require.ErrorIs(t, err, ErrChainChanged)
-	_, err = l.SetNonce(t.Context(), key, 0, 1<<60)
+	_, err = s.SetNonce(t.Context(), key, 0, 1<<60)
 	require.ErrorContains(t, err, "is above")
 
-	was, err := l.SetNonce(t.Context(), key, 0, 1)
+	was, err := s.SetNonce(t.Context(), key, 0, 1)
 	require.NoError(t, err)
 	require.Equal(t, uint64(1)<<40+1, was)
-	require.Equal(t, uint64(1), next(t, l))
-	require.Equal(t, []int{1}, pending(t, l))
-	require.Nil(t, read(t, l, waiting).Nonce)
-	stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(waiting, 1, relayer.PurposeSend)})
+	require.Equal(t, uint64(1), next(t, s))
+	require.Equal(t, []int{1}, pending(t, s))
+	require.Nil(t, read(t, s, waiting).Nonce)
+	stored, err := s.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(waiting, 1, relayer.PurposeSend)})
 	require.NoError(t, err)
 	require.Equal(t, []bool{false}, stored, "its signer was late")
-	seated, err := l.Dispatch(t.Context(), terms, 10)
+	seated, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
 	require.Len(t, seated, 1)
 	require.Equal(t, uint64(1), *seated[0].Nonce)
 
-	broadcast(t, l, seated[0])
-	_, err = l.SetNonce(t.Context(), key, 0, 1)
+	broadcast(t, s, seated[0])
+	_, err = s.SetNonce(t.Context(), key, 0, 1)
 	require.ErrorAs(t, err, &used)
-	was, err = l.SetNonce(t.Context(), key, 0, 4)
+	was, err = s.SetNonce(t.Context(), key, 0, 4)
 	require.NoError(t, err)
 	require.Equal(t, uint64(2), was)
-	require.Equal(t, uint64(4), next(t, l))
+	require.Equal(t, uint64(4), next(t, s))
 }
 
 func TestSetNonce_BelowForeign_IsRefused(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	tx := accept(t, l, terms, draft(l))[0]
-	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{Number: 3, Hash: blockHash(3)})))
+	s, limits := setup(t, 1)
+	tx := accept(t, s, limits, newTx(s))[0]
+	require.NoError(t, onlyErr(s.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{Number: 3, Hash: blockHash(3)})))
 	var used *NonceUsedError
-	_, err := l.SetNonce(t.Context(), terms.Held[0], 0, 0)
+	_, err := s.SetNonce(t.Context(), limits.Held[0], 0, 0)
 	require.ErrorAs(t, err, &used)
-	require.Equal(t, uint64(1), next(t, l))
+	require.Equal(t, uint64(1), next(t, s))
 }
 
 // After a registration no nonce is allocated before a later comparison. Requests are queued meanwhile.
 func TestAccept_KeyNotCompared_Queues(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	key := terms.Held[0]
-	first, err := l.Keys(t.Context())
+	s, limits := setup(t, 1)
+	key := limits.Held[0]
+	first, err := s.Keys(t.Context())
 	require.NoError(t, err)
-	again := New(l.db, l.Config)
+	again := New(s.db, s.Config)
 	again.RequireComparison()
 	require.False(t, again.Trusts(first[0]))
-	waiting := accept(t, again, terms, draft(l))[0]
+	waiting := accept(t, again, limits, newTx(s))[0]
 	require.Nil(t, waiting.Nonce, "before the registration")
-	require.NoError(t, again.Compared(t.Context(), terms.Held, 0, first[0].ReadAt))
+	require.NoError(t, again.Compared(t.Context(), limits.Held, 0, first[0].ReadAt))
 	require.NoError(t, again.Register(t.Context(), []Registration{{Address: key}}))
-	require.Nil(t, accept(t, again, terms, draft(l))[0].Nonce, "after a comparison that is older")
-	seated, err := again.Dispatch(t.Context(), terms, 10)
+	require.Nil(t, accept(t, again, limits, newTx(s))[0].Nonce, "after a comparison that is older")
+	seated, err := again.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
 	require.Empty(t, seated)
 	keys, err := again.Keys(t.Context())
 	require.NoError(t, err)
 	require.False(t, keys[0].Compared)
 
-	require.NoError(t, again.Compared(t.Context(), terms.Held, 1, keys[0].ReadAt))
-	seated, err = again.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, again.Compared(t.Context(), limits.Held, 1, keys[0].ReadAt))
+	seated, err = again.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
 	require.Empty(t, seated, "compared with another chain")
-	require.NoError(t, again.Compared(t.Context(), terms.Held, 0, keys[0].ReadAt))
-	seated, err = again.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, again.Compared(t.Context(), limits.Held, 0, keys[0].ReadAt))
+	seated, err = again.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
 	require.Len(t, seated, 2)
 	keys, err = again.Keys(t.Context())
@@ -170,11 +170,11 @@ func TestAccept_KeyNotCompared_Queues(t *testing.T) {
 // A key far below the nodes' count is stopped until an operator acts.
 func TestStopJump_CountFarAhead_DisablesKey(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	key := terms.Held[0]
+	s, limits := setup(t, 1)
+	key := limits.Held[0]
 	stop := func(known int, count uint64, is bool) {
 		t.Helper()
-		stopped, err := l.StopJump(t.Context(), key, known, count, 64)
+		stopped, err := s.StopJump(t.Context(), key, known, count, 64)
 		require.NoError(t, err)
 		require.Equal(t, is, stopped)
 	}
@@ -182,16 +182,16 @@ func TestStopJump_CountFarAhead_DisablesKey(t *testing.T) {
 	stop(1, 65, false)
 	stop(0, 1<<63, true)
 	stop(0, 1<<63, false)
-	keys, err := l.Keys(t.Context())
+	keys, err := s.Keys(t.Context())
 	require.NoError(t, err)
 	require.False(t, keys[0].Usable())
 	require.Equal(t, "nonce jump: nodes count 9007199254740992 transactions, and the next nonce is 0", keys[0].DisabledReason)
-	require.ErrorIs(t, verdict(t, l, terms, draft(l)).Err, relayer.ErrUnavailable)
-	ended, err := l.EndJump(t.Context(), key)
+	require.ErrorIs(t, result(t, s, limits, newTx(s)).Err, relayer.ErrUnavailable)
+	ended, err := s.EndJump(t.Context(), key)
 	require.NoError(t, err)
 	require.True(t, ended)
-	ended, err = l.EndJump(t.Context(), key)
+	ended, err = s.EndJump(t.Context(), key)
 	require.NoError(t, err)
 	require.False(t, ended)
-	accept(t, l, terms, draft(l))
+	accept(t, s, limits, newTx(s))
 }

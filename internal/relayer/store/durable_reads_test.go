@@ -16,26 +16,26 @@ func TestTransaction_ReadAsSettled_SurvivesACrash(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t, map[string]string{"wal_writer_delay": "10s"})
 	migrate(t, server.URL())
-	l, terms := open(t, server.Pool(t), 1)
-	txs := accept(t, l, terms, drafts(l, 2)...)
-	broadcast(t, l, txs...)
-	status := func(tx *relayer.Transaction) (s relayer.Status) {
+	s, limits := open(t, server.Pool(t), 1)
+	txs := accept(t, s, limits, newTxs(s, 2)...)
+	broadcast(t, s, txs...)
+	status := func(tx *relayer.Transaction) (status relayer.Status) {
 		t.Helper()
 		require.Eventually(t, func() bool { // connections from before a crash are broken
-			now, err := l.Transaction(t.Context(), tx.ID)
+			now, err := s.Transaction(t.Context(), tx.ID)
 			if err == nil {
-				s = now.Status
+				status = now.Status
 			}
 			return err == nil
 		}, 20*time.Second, 10*time.Millisecond)
-		return s
+		return status
 	}
 	listed := func(tx *relayer.Transaction) relayer.Status {
 		t.Helper()
 		var found []*relayer.Transaction
 		require.Eventually(t, func() (ok bool) {
 			var err error
-			found, _, err = l.Transactions(t.Context(), Filter{}, 0, 10)
+			found, _, err = s.Transactions(t.Context(), Filter{}, 0, 10)
 			return err == nil
 		}, 20*time.Second, 10*time.Millisecond)
 		for _, f := range found {
@@ -49,12 +49,12 @@ func TestTransaction_ReadAsSettled_SurvivesACrash(t *testing.T) {
 		tx := txs[i]
 		block := uint64(7 + i)
 		require.Equal(t, relayer.Broadcasted, read(tx))
-		require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, block)}))
+		require.NoError(t, s.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, block)}))
 		require.Equal(t, relayer.Mined, read(tx))
 		server.Kill()
 		server.Restart()
 		require.Equal(t, relayer.Mined, read(tx))
-		_, err := l.Confirm(t.Context(), []Block{{block, blockHash(block)}})
+		_, err := s.Confirm(t.Context(), []Block{{block, blockHash(block)}})
 		require.NoError(t, err)
 		require.Equal(t, relayer.Confirmed, read(tx))
 		server.Kill()

@@ -29,26 +29,26 @@ func setup(t testing.TB, keys int, targets ...string) (*Store, AllocationLimits)
 
 func open(t testing.TB, db *pgxpool.Pool, keys int, targets ...string) (*Store, AllocationLimits) {
 	t.Helper()
-	l := New(db, Config{ChainID: 1337, Pool: "pool", Targets: targets})
-	_, err := l.InitChain(context.Background(), genesis)
+	s := New(db, Config{ChainID: 1337, Pool: "pool", Targets: targets})
+	_, err := s.InitChain(context.Background(), genesis)
 	require.NoError(t, err)
-	terms := AllocationLimits{Cap: 16, Queue: 100}
+	limits := AllocationLimits{Cap: 16, Queue: 100}
 	var registrations []Registration
 	for i := range keys {
-		terms.Held = append(terms.Held, common.BigToAddress(big.NewInt(int64(i+1))))
-		registrations = append(registrations, Registration{Address: terms.Held[i]})
+		limits.Held = append(limits.Held, common.BigToAddress(big.NewInt(int64(i+1))))
+		registrations = append(registrations, Registration{Address: limits.Held[i]})
 	}
-	require.NoError(t, l.Register(context.Background(), registrations))
-	return l, terms
+	require.NoError(t, s.Register(context.Background(), registrations))
+	return s, limits
 }
 
 // pond opens another pool of the same chain, with its own key.
 func pond(t testing.TB, db *pgxpool.Pool, targets ...string) (*Store, AllocationLimits) {
 	t.Helper()
-	l := New(db, Config{ChainID: 1337, Pool: "pond", Targets: targets})
+	s := New(db, Config{ChainID: 1337, Pool: "pond", Targets: targets})
 	key := common.HexToAddress("0x99")
-	require.NoError(t, l.Register(context.Background(), []Registration{{Address: key}}))
-	return l, AllocationLimits{Held: []common.Address{key}, Cap: 16, Queue: 100}
+	require.NoError(t, s.Register(context.Background(), []Registration{{Address: key}}))
+	return s, AllocationLimits{Held: []common.Address{key}, Cap: 16, Queue: 100}
 }
 
 func migrate(t testing.TB, url string) {
@@ -56,9 +56,9 @@ func migrate(t testing.TB, url string) {
 	require.NoError(t, postgres.Migrate(context.Background(), url, Migrations()))
 }
 
-func known(t testing.TB, l *Store) Chain {
+func known(t testing.TB, s *Store) Chain {
 	t.Helper()
-	c, err := l.Chain(t.Context())
+	c, err := s.Chain(t.Context())
 	require.NoError(t, err)
 	return c
 }
@@ -67,16 +67,16 @@ func known(t testing.TB, l *Store) Chain {
 func onlyErr(_ bool, err error) error { return err }
 
 // all returns nonce 0 of each key, as the start of a range.
-func all(terms AllocationLimits) (froms []KeyNonce) {
-	for _, key := range terms.Held {
+func all(limits AllocationLimits) (froms []KeyNonce) {
+	for _, key := range limits.Held {
 		froms = append(froms, KeyNonce{Key: key})
 	}
 	return froms
 }
 
-func draft(l *Store) *NewTransaction {
+func newTx(s *Store) *NewTransaction {
 	return &NewTransaction{
-		ID: uuid.Must(uuid.NewV7()), Target: l.Pool, Caller: "caller", Kind: relayer.KindTransaction,
+		ID: uuid.Must(uuid.NewV7()), Target: s.Pool, Caller: "caller", Kind: relayer.KindTransaction,
 		Request: relayer.Request{
 			To: new(common.HexToAddress("0xff")), Value: big.NewInt(1), Data: []byte{1, 2, 3}, GasLimit: 21_000, Speed: relayer.Fast,
 			Metadata: relayer.Metadata{Method: "fill", Orderbook: "book", Trader: "trader", RequestID: "r-1", TraceID: "t-1"}, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
@@ -84,21 +84,21 @@ func draft(l *Store) *NewTransaction {
 	}
 }
 
-func drafts(l *Store, n int) []*NewTransaction {
+func newTxs(s *Store, n int) []*NewTransaction {
 	var all []*NewTransaction
 	for range n {
-		all = append(all, draft(l))
+		all = append(all, newTx(s))
 	}
 	return all
 }
 
-// accept requires all drafts to be accepted.
-func accept(t testing.TB, l *Store, terms AllocationLimits, drafts ...*NewTransaction) []*relayer.Transaction {
+// accept requires all new transactions to be accepted.
+func accept(t testing.TB, s *Store, limits AllocationLimits, newTxs ...*NewTransaction) []*relayer.Transaction {
 	t.Helper()
-	verdicts, err := l.Accept(t.Context(), terms, drafts)
+	results, err := s.Accept(t.Context(), limits, newTxs)
 	require.NoError(t, err)
 	var txs []*relayer.Transaction
-	for _, v := range verdicts {
+	for _, v := range results {
 		require.NoError(t, v.Err)
 		txs = append(txs, v.Tx)
 	}
@@ -106,28 +106,28 @@ func accept(t testing.TB, l *Store, terms AllocationLimits, drafts ...*NewTransa
 }
 
 // broadcast stores a first attempt for each, with made-up bytes, and records that nodes accepted them.
-func broadcast(t testing.TB, l *Store, txs ...*relayer.Transaction) {
+func broadcast(t testing.TB, s *Store, txs ...*relayer.Transaction) {
 	t.Helper()
 	var attempts []*relayer.Attempt
 	for _, tx := range txs {
 		attempts = append(attempts, attempt(tx, 1, relayer.PurposeSend))
 	}
-	stored, err := l.StoreAttempts(t.Context(), attempts)
+	stored, err := s.StoreAttempts(t.Context(), attempts)
 	require.NoError(t, err)
 	for _, s := range stored {
 		require.True(t, s)
 	}
-	accepted(t, l, attempts...)
+	accepted(t, s, attempts...)
 }
 
 // accepted records that nodes accepted attempts.
-func accepted(t testing.TB, l *Store, attempts ...*relayer.Attempt) {
+func accepted(t testing.TB, s *Store, attempts ...*relayer.Attempt) {
 	t.Helper()
 	var broadcasts []Broadcast
 	for _, a := range attempts {
 		broadcasts = append(broadcasts, Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted})
 	}
-	require.NoError(t, l.RecordBroadcasts(t.Context(), broadcasts))
+	require.NoError(t, s.RecordBroadcasts(t.Context(), broadcasts))
 }
 
 func attempt(tx *relayer.Transaction, number int, purpose relayer.Purpose) *relayer.Attempt {
@@ -147,17 +147,17 @@ func mined(tx *relayer.Transaction, number int, purpose relayer.Purpose, block u
 
 func blockHash(n uint64) common.Hash { return common.BigToHash(new(big.Int).SetUint64(1000 + n)) }
 
-func read(t testing.TB, l *Store, tx *relayer.Transaction) *relayer.Transaction {
+func read(t testing.TB, s *Store, tx *relayer.Transaction) *relayer.Transaction {
 	t.Helper()
-	now, err := l.Transaction(t.Context(), tx.ID)
+	now, err := s.Transaction(t.Context(), tx.ID)
 	require.NoError(t, err)
 	return now
 }
 
 // pending returns each key's stored pending count.
-func pending(t testing.TB, l *Store) []int {
+func pending(t testing.TB, s *Store) []int {
 	t.Helper()
-	keys, err := l.Keys(t.Context())
+	keys, err := s.Keys(t.Context())
 	require.NoError(t, err)
 	var counts []int
 	for _, k := range keys {

@@ -40,7 +40,7 @@ func (e *ForeignKeyError) Error() string {
 // Register stores new keys and the webhook targets of the pool. It fails with a [ForeignKeyError], and changes nothing, if
 // a key belongs to another pool. After [Store.RequireComparison] no nonce of a key is allocated before the key was compared
 // with the chain since.
-func (l *Store) Register(ctx context.Context, keys []Registration) error {
+func (s *Store) Register(ctx context.Context, keys []Registration) error {
 	addresses, nonces, balances, funding := make([]string, len(keys)), make([]int64, len(keys)), make([]string, len(keys)), make([]bool, len(keys))
 	for i, k := range keys {
 		addresses[i], nonces[i], balances[i] = hexAddress(k.Address), int64(k.NextNonce), "0"
@@ -50,7 +50,7 @@ func (l *Store) Register(ctx context.Context, keys []Registration) error {
 		}
 	}
 	var now time.Time
-	err := pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			INSERT INTO relayer_keys (chain_id, pool_id, address, next_nonce, min_balance_wei, funding, last_seen_at)
 			SELECT $1, $2, address, nonce, balance::numeric, funding, now()
@@ -59,22 +59,22 @@ func (l *Store) Register(ctx context.Context, keys []Registration) error {
 			SET min_balance_wei = CASE WHEN relayer_keys.min_balance_own THEN relayer_keys.min_balance_wei ELSE excluded.min_balance_wei END, funding = excluded.funding, last_seen_at = now(),
 				registered_at = now()
 			WHERE relayer_keys.pool_id = excluded.pool_id`,
-			l.ChainID, l.Pool, addresses, nonces, balances, funding)
+			s.ChainID, s.Pool, addresses, nonces, balances, funding)
 		if err != nil {
 			return fmt.Errorf("register keys: %w", err)
 		}
 		err = tx.QueryRow(ctx, `INSERT INTO relayer_pools (chain_id, pool_id, targets, timeline) VALUES ($1, $2, $3, `+timeline+`)
-			ON CONFLICT (chain_id, pool_id) DO UPDATE SET targets = excluded.targets RETURNING now()`, l.ChainID, l.Pool, l.targets()).Scan(&now)
+			ON CONFLICT (chain_id, pool_id) DO UPDATE SET targets = excluded.targets RETURNING now()`, s.ChainID, s.Pool, s.targets()).Scan(&now)
 		if err != nil {
 			return fmt.Errorf("register the pool: %w", err)
 		}
 		if _, err := tx.Exec(ctx, `INSERT INTO relayer_origins (chain_id, pool_id, origin) VALUES ($1, $2, `+transactionID+`)
-			ON CONFLICT DO NOTHING`, l.ChainID, l.Pool); err != nil {
+			ON CONFLICT DO NOTHING`, s.ChainID, s.Pool); err != nil {
 			return fmt.Errorf("register the pool: %w", err)
 		}
 		var address, pool string
 		err = tx.QueryRow(ctx, `SELECT address, pool_id FROM relayer_keys
-			WHERE chain_id = $1 AND address = ANY($2) AND pool_id <> $3 LIMIT 1`, l.ChainID, addresses, l.Pool).Scan(&address, &pool)
+			WHERE chain_id = $1 AND address = ANY($2) AND pool_id <> $3 LIMIT 1`, s.ChainID, addresses, s.Pool).Scan(&address, &pool)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -83,15 +83,15 @@ func (l *Store) Register(ctx context.Context, keys []Registration) error {
 		}
 		return &ForeignKeyError{Address: common.HexToAddress(address), Pool: pool}
 	})
-	if since := l.registered.Load(); err == nil && since != nil && since.IsZero() {
-		l.registered.Store(&now) // the first registration: later keys were never compared
+	if since := s.registered.Load(); err == nil && since != nil && since.IsZero() {
+		s.registered.Store(&now) // the first registration: later keys were never compared
 	}
 	return err
 }
 
 // Keys returns all keys of the pool, by address, whichever process holds them.
-func (l *Store) Keys(ctx context.Context) ([]*relayer.Key, error) {
-	return collect(ctx, l.db, "list keys", scanKey, selectKeys+` WHERE chain_id = $1 AND pool_id = $2 ORDER BY address`, l.ChainID, l.Pool)
+func (s *Store) Keys(ctx context.Context) ([]*relayer.Key, error) {
+	return collect(ctx, s.db, "list keys", scanKey, selectKeys+` WHERE chain_id = $1 AND pool_id = $2 ORDER BY address`, s.ChainID, s.Pool)
 }
 
 const selectKeys = `SELECT id, chain_id, address, pool_id AS pool, enabled, disabled_reason, disabled_until, disabled_checks AS checks, funding,
@@ -131,8 +131,8 @@ type KeyChange struct {
 
 // ChangeKey applies a change, and reports whether the key was enabled or disabled by it. It fails with
 // [relayer.ErrNotFound].
-func (l *Store) ChangeKey(ctx context.Context, address common.Address, c KeyChange) (switched bool, err error) {
-	err = l.db.QueryRow(ctx, `
+func (s *Store) ChangeKey(ctx context.Context, address common.Address, c KeyChange) (switched bool, err error) {
+	err = s.db.QueryRow(ctx, `
 		WITH old AS (SELECT enabled FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE)
 		UPDATE relayer_keys k SET
 			enabled = coalesce($4, k.enabled), disabled_reason = coalesce($5, k.disabled_reason), paused = coalesce($6, k.paused),
@@ -143,7 +143,7 @@ func (l *Store) ChangeKey(ctx context.Context, address common.Address, c KeyChan
 			min_balance_own = coalesce($12, k.min_balance_own), updated_at = now()
 		FROM old WHERE k.chain_id = $1 AND k.address = $3
 		RETURNING k.enabled <> old.enabled`,
-		l.ChainID, l.Pool, hexAddress(address), c.Enabled, c.DisabledReason, c.Paused, c.Draining, c.Stuck, c.LastError,
+		s.ChainID, s.Pool, hexAddress(address), c.Enabled, c.DisabledReason, c.Paused, c.Draining, c.Stuck, c.LastError,
 		relayer.Decimal(c.Balance), relayer.Decimal(c.MinBalance), c.OwnMinBalance).Scan(&switched)
 	if err == pgx.ErrNoRows { //nolint:errorlint // pgx returns it bare
 		return false, relayer.ErrNotFound

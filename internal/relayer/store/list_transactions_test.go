@@ -14,23 +14,23 @@ import (
 )
 
 // history stores this many transactions, nearly all of them confirmed.
-func history(t *testing.T, l *Store, n int) {
+func history(t *testing.T, s *Store, n int) {
 	t.Helper()
-	_, err := l.db.Exec(t.Context(), `INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, status, open,
+	_, err := s.db.Exec(t.Context(), `INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, status, open,
 			method, orderbook, trader, request_id, trace_id)
 		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 1337, 'pool', 'pool', 'me', 'transaction', '0x' || lpad(to_hex(i % 16 + 1), 40, '0'), i / 16,
 			CASE WHEN i % 1000 = 1 THEN 'failed' WHEN i % 1000 = 2 THEN 'mined' ELSE 'confirmed' END, i % 1000 = 2,
 			CASE WHEN i % 1000 = 3 THEN 'rare' ELSE 'fill' END, CASE WHEN i % 1000 = 4 THEN 'rare' ELSE 'book' END, 'trader ' || i % 1000, 'r-' || i, 't-' || i
 		FROM generate_series(1, $1::int) AS i`, n)
 	require.NoError(t, err)
-	_, err = l.db.Exec(t.Context(), `VACUUM ANALYZE relayer_txs`)
+	_, err = s.db.Exec(t.Context(), `VACUUM ANALYZE relayer_txs`)
 	require.NoError(t, err)
 }
 
 // requireIndexed requires a query to read only the rows of the history that it needs.
-func requireIndexed(t *testing.T, l *Store, name, query string, args []any) {
+func requireIndexed(t *testing.T, s *Store, name, query string, args []any) {
 	t.Helper()
-	rows, err := l.db.Query(t.Context(), `EXPLAIN `+query, args...)
+	rows, err := s.db.Query(t.Context(), `EXPLAIN `+query, args...)
 	require.NoError(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
@@ -42,9 +42,9 @@ func requireIndexed(t *testing.T, l *Store, name, query string, args []any) {
 // The cost of listing few transactions does not depend on the length of the history.
 func TestTransactions_LongHistory_ReadsByIndex(t *testing.T) {
 	t.Parallel()
-	l, _ := setup(t, 1)
+	s, _ := setup(t, 1)
 	const n = 20_000
-	history(t, l, n)
+	history(t, s, n)
 	for name, c := range map[string]struct {
 		filter Filter
 		total  int
@@ -59,22 +59,22 @@ func TestTransactions_LongHistory_ReadsByIndex(t *testing.T) {
 		"request id": {Filter{Metadata: relayer.Metadata{RequestID: "r-7"}}, 1},
 		"trace id":   {Filter{Metadata: relayer.Metadata{TraceID: "t-7"}}, 1},
 	} {
-		_, total, err := l.Transactions(t.Context(), c.filter, 0, 20)
+		_, total, err := s.Transactions(t.Context(), c.filter, 0, 20)
 		require.NoError(t, err)
 		require.Equal(t, c.total, total, name)
-		where, args := c.filter.where(l)
+		where, args := c.filter.where(s)
 		for _, query := range []string{page(where, 0, 20), `SELECT count(*) FROM relayer_txs` + where} {
-			requireIndexed(t, l, name, query, args)
+			requireIndexed(t, s, name, query, args)
 		}
 	}
 	// Totals are capped.
 	for _, f := range []Filter{{}, {Statuses: []relayer.Status{relayer.Confirmed}}} {
-		txs, total, err := l.Transactions(t.Context(), f, 40, 20)
+		txs, total, err := s.Transactions(t.Context(), f, 40, 20)
 		require.NoError(t, err)
 		require.Len(t, txs, 20)
 		require.Equal(t, 60+CountLimit, total)
 	}
-	_, total, err := l.Transactions(t.Context(), Filter{}, n-100, 20)
+	_, total, err := s.Transactions(t.Context(), Filter{}, n-100, 20)
 	require.NoError(t, err)
 	require.Equal(t, n, total)
 }
@@ -83,27 +83,27 @@ func TestTransactions_LongHistory_ReadsByIndex(t *testing.T) {
 // for the pool.
 func TestTransactions_QueuedForAKey_AreListedUnderIt(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 2)
-	terms.Cap = 1
-	key := terms.Held[0]
+	s, limits := setup(t, 2)
+	limits.Cap = 1
+	key := limits.Held[0]
 	const n = 20_000
-	for _, key := range terms.Held {
-		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, known(t, l).Generation, n))) // the history has the lower nonces
+	for _, key := range limits.Held {
+		require.NoError(t, onlyErr(s.AdvanceNonce(t.Context(), key, known(t, s).Generation, n))) // the history has the lower nonces
 	}
 	own := func() *NewTransaction {
-		d := draft(l)
+		d := newTx(s)
 		d.Key, d.Target = key, hexAddress(key)
 		return d
 	}
-	sent := accept(t, l, terms, own(), draft(l))
+	sent := accept(t, s, limits, own(), newTx(s))
 	require.Equal(t, key, sent[0].From)
-	waiting := accept(t, l, terms, own(), draft(l), own())
+	waiting := accept(t, s, limits, own(), newTx(s), own())
 	require.Nil(t, waiting[0].Nonce)
-	_, err := l.SetIntent(t.Context(), waiting[0].ID, relayer.IntentCancel, "no")
+	_, err := s.SetIntent(t.Context(), waiting[0].ID, relayer.IntentCancel, "no")
 	require.NoError(t, err)
 	list := func(f Filter) []uuid.UUID {
 		f.Key = key
-		txs, total, err := l.Transactions(t.Context(), f, 0, 10)
+		txs, total, err := s.Transactions(t.Context(), f, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, txs, total)
 		return ids(txs)
@@ -113,72 +113,72 @@ func TestTransactions_QueuedForAKey_AreListedUnderIt(t *testing.T) {
 	require.Equal(t, []uuid.UUID{waiting[0].ID}, list(Filter{Statuses: []relayer.Status{relayer.Canceled}}))
 
 	// A key with few transactions does not need the other keys' history for that either.
-	history(t, l, n)
-	_, err = l.db.Exec(t.Context(), `UPDATE relayer_txs SET relayer_address = $1 WHERE relayer_address = $2 AND nonce BETWEEN 4 AND $3`,
+	history(t, s, n)
+	_, err = s.db.Exec(t.Context(), `UPDATE relayer_txs SET relayer_address = $1 WHERE relayer_address = $2 AND nonce BETWEEN 4 AND $3`,
 		hexAddress(common.HexToAddress("0x63")), hexAddress(key), n-1)
 	require.NoError(t, err)
-	_, err = l.db.Exec(t.Context(), `VACUUM ANALYZE relayer_txs`)
+	_, err = s.db.Exec(t.Context(), `VACUUM ANALYZE relayer_txs`)
 	require.NoError(t, err)
 	f := Filter{Key: key}
-	where, args := f.where(l)
+	where, args := f.where(s)
 	for _, query := range []string{page(where, 0, 20), `SELECT count(*) FROM relayer_txs` + where} {
-		requireIndexed(t, l, "key", query, args)
+		requireIndexed(t, s, "key", query, args)
 	}
 }
 
 // A cancellation of everything, in parts, cancels all pending transactions of the pool's or a key's callers, and no others.
 func TestCancelPending(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 2, "target")
-	l.Budgets = Budgets{Caller: big.NewInt(1000)}
-	terms.Cap = 3
+	s, limits := setup(t, 2, "target")
+	s.Budgets = Budgets{Caller: big.NewInt(1000)}
+	limits.Cap = 3
 	ofKey := func() *NewTransaction {
-		d := costly(l, 5, "a", "")
-		d.Key, d.Target = terms.Held[0], hexAddress(terms.Held[0])
+		d := costly(s, 5, "a", "")
+		d.Key, d.Target = limits.Held[0], hexAddress(limits.Held[0])
 		return d
 	}
 	var own []*relayer.Transaction
 	for range 4 {
-		own = append(own, accept(t, l, terms, ofKey())...)
+		own = append(own, accept(t, s, limits, ofKey())...)
 	}
 	require.Nil(t, own[3].Nonce)
-	others := accept(t, l, terms, costly(l, 5, "a", ""), costly(l, 5, "a", ""), costly(l, 5, "a", ""), costly(l, 5, "a", ""))
+	others := accept(t, s, limits, costly(s, 5, "a", ""), costly(s, 5, "a", ""), costly(s, 5, "a", ""), costly(s, 5, "a", ""))
 	require.Nil(t, others[3].Nonce)
-	broadcast(t, l, own[:3]...)
-	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(own[0], 1, relayer.PurposeSend, 3)}))
-	_, err := l.SetIntent(t.Context(), own[1].ID, relayer.IntentExpire, "late")
+	broadcast(t, s, own[:3]...)
+	require.NoError(t, s.RecordMined(t.Context(), []Mined{mined(own[0], 1, relayer.PurposeSend, 3)}))
+	_, err := s.SetIntent(t.Context(), own[1].ID, relayer.IntentExpire, "late")
 	require.NoError(t, err)
-	_, err = l.AdvanceNonce(t.Context(), terms.Held[0], known(t, l).Generation, 4)
+	_, err = s.AdvanceNonce(t.Context(), limits.Held[0], known(t, s).Generation, 4)
 	require.NoError(t, err)
-	noop, err := l.FillNonceGaps(t.Context(), terms.Held[0], known(t, l).Generation, 0, 0)
+	noop, err := s.FillNonceGaps(t.Context(), limits.Held[0], known(t, s).Generation, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, noop, 1)
-	require.EqualValues(t, 40, spent(t, l, scopeCaller, "a"))
+	require.EqualValues(t, 40, spent(t, s, scopeCaller, "a"))
 
-	by, err := l.Now(t.Context())
+	by, err := s.Now(t.Context())
 	require.NoError(t, err)
 	var canceled []uuid.UUID
 	for _, want := range []int{1, 1, 0} {
-		some, err := l.CancelPending(t.Context(), terms.Held[0], by, "all of the key", 1)
+		some, err := s.CancelPending(t.Context(), limits.Held[0], by, "all of the key", 1)
 		require.NoError(t, err)
 		require.Len(t, some, want)
 		canceled = append(canceled, some...)
 	}
 	require.ElementsMatch(t, []uuid.UUID{own[2].ID, own[3].ID}, canceled)
-	require.Equal(t, relayer.Canceled, read(t, l, own[3]).Status)
-	require.Equal(t, "all of the key", read(t, l, own[3]).StatusReason)
-	require.Equal(t, relayer.IntentCancel, read(t, l, own[2]).Intent)
-	require.Equal(t, relayer.IntentSend, read(t, l, own[0]).Intent)
-	require.Equal(t, relayer.IntentExpire, read(t, l, own[1]).Intent)
-	require.Equal(t, relayer.IntentSend, read(t, l, noop[0]).Intent)
-	require.EqualValues(t, 35, spent(t, l, scopeCaller, "a"))
+	require.Equal(t, relayer.Canceled, read(t, s, own[3]).Status)
+	require.Equal(t, "all of the key", read(t, s, own[3]).StatusReason)
+	require.Equal(t, relayer.IntentCancel, read(t, s, own[2]).Intent)
+	require.Equal(t, relayer.IntentSend, read(t, s, own[0]).Intent)
+	require.Equal(t, relayer.IntentExpire, read(t, s, own[1]).Intent)
+	require.Equal(t, relayer.IntentSend, read(t, s, noop[0]).Intent)
+	require.EqualValues(t, 35, spent(t, s, scopeCaller, "a"))
 
-	later := accept(t, l, terms, costly(l, 5, "a", ""))
-	canceled, err = l.CancelPending(t.Context(), common.Address{}, by, "everything", 100)
+	later := accept(t, s, limits, costly(s, 5, "a", ""))
+	canceled, err = s.CancelPending(t.Context(), common.Address{}, by, "everything", 100)
 	require.NoError(t, err)
 	require.ElementsMatch(t, ids(others), canceled)
-	require.Equal(t, relayer.IntentSend, read(t, l, later[0]).Intent, "later transactions are not canceled")
+	require.Equal(t, relayer.IntentSend, read(t, s, later[0]).Intent, "later transactions are not canceled")
 	var deliveries int
-	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE status = 'canceled'`).Scan(&deliveries))
+	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE status = 'canceled'`).Scan(&deliveries))
 	require.Equal(t, 2, deliveries)
 }

@@ -48,11 +48,11 @@ type changes struct {
 	keys  []string  // of confirmed transactions
 }
 
-func (t statusCounts) read(rows pgx.Rows) error {
+func (s statusCounts) read(rows pgx.Rows) error {
 	var status string
 	var c changes
 	_, err := pgx.ForEachRow(rows, []any{&status, &c.n, &c.mined, &c.keys}, func() error {
-		t[status] = c
+		s[status] = c
 		c = changes{}
 		return nil
 	})
@@ -60,12 +60,12 @@ func (t statusCounts) read(rows pgx.Rows) error {
 }
 
 // recordStatusCounts adds the counts to the metrics, and returns the number of changes.
-func (l *Store) recordStatusCounts(t statusCounts) (n int) {
+func (s *Store) recordStatusCounts(t statusCounts) (n int) {
 	for status, changes := range t {
 		n += changes.n
-		l.metrics.statuses.WithLabelValues(status).Add(float64(changes.n))
+		s.metrics.statuses.WithLabelValues(status).Add(float64(changes.n))
 		for _, seconds := range changes.mined {
-			l.metrics.mined.Observe(seconds)
+			s.metrics.mined.Observe(seconds)
 		}
 	}
 	return n

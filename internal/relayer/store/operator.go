@@ -53,14 +53,14 @@ func Attach(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) 
 
 // TransactionByHash returns the transaction with an attempt of that hash, or with that recorded hash. It returns the
 // latest, because a chain that lost its history may have had several.
-func (l *Store) TransactionByHash(ctx context.Context, hash common.Hash) (*relayer.Transaction, error) {
-	tx, err := l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2
-		AND id = (SELECT tx_id FROM relayer_attempts WHERE chain_id = $1 AND tx_hash = $3 ORDER BY created_at DESC LIMIT 1)`, l.ChainID, l.Pool, hash.Hex())
+func (s *Store) TransactionByHash(ctx context.Context, hash common.Hash) (*relayer.Transaction, error) {
+	tx, err := s.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2
+		AND id = (SELECT tx_id FROM relayer_attempts WHERE chain_id = $1 AND tx_hash = $3 ORDER BY created_at DESC LIMIT 1)`, s.ChainID, s.Pool, hash.Hex())
 	if !errors.Is(err, relayer.ErrNotFound) {
 		return tx, err
 	}
 	// A foreign transaction has no attempts. There is no index for this query, because it is rare.
-	return l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2 AND kind = 'foreign' AND tx_hash = $3 ORDER BY id DESC LIMIT 1`, l.ChainID, l.Pool, hash.Hex())
+	return s.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2 AND kind = 'foreign' AND tx_hash = $3 ORDER BY id DESC LIMIT 1`, s.ChainID, s.Pool, hash.Hex())
 }
 
 // ErrUnsigned means that the transaction has no attempt yet, so there is nothing to outbid.
@@ -70,14 +70,14 @@ var ErrUnsigned = errors.New("nothing was signed for it yet")
 // it in its next round, or, if the fee is above the cap, once it no longer is. RequestBump fails for a transaction that is
 // mined or final (a [relayer.StateError]), or has no attempt ([ErrUnsigned]). An error that wraps [relayer.ErrUnknown] is
 // as that of [Store.SetIntent].
-func (l *Store) RequestBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
-	tag, err := l.db.Exec(ctx, `UPDATE relayer_txs t SET bump_requested_at = now() WHERE id = $1 AND chain_id = $2 AND pool_id = $3
+func (s *Store) RequestBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
+	tag, err := s.db.Exec(ctx, `UPDATE relayer_txs t SET bump_requested_at = now() WHERE id = $1 AND chain_id = $2 AND pool_id = $3
 		AND open AND status <> 'mined' AND nonce IS NOT NULL
-		AND EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address)`, id, l.ChainID, l.Pool)
+		AND EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address)`, id, s.ChainID, s.Pool)
 	if err != nil {
 		return nil, fmt.Errorf("ask for a higher fee: %w", err)
 	}
-	tx, err := l.reload(ctx, id, tag.RowsAffected() > 0)
+	tx, err := s.reload(ctx, id, tag.RowsAffected() > 0)
 	switch {
 	case err != nil:
 		return nil, err
@@ -91,11 +91,11 @@ func (l *Store) RequestBump(ctx context.Context, id uuid.UUID) (*relayer.Transac
 }
 
 // ListBumpRequests returns transactions with a requested bump and no attempt since; at most limit.
-func (l *Store) ListBumpRequests(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
-	return l.list(ctx, "list what is to be bumped", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
+func (s *Store) ListBumpRequests(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
+	return s.list(ctx, "list what is to be bumped", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
 		AND bump_requested_at IS NOT NULL AND nonce IS NOT NULL AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
 			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.created_at >= bump_requested_at)
-		ORDER BY nonce LIMIT $3`, l.ChainID, l.Pool, limit)
+		ORDER BY nonce LIMIT $3`, s.ChainID, s.Pool, limit)
 }
 
 // Load counts a key's transactions.
@@ -106,12 +106,12 @@ type Load struct {
 }
 
 // LoadOf counts a key's transactions.
-func (l *Store) LoadOf(ctx context.Context, key common.Address) (n Load, err error) {
-	err = l.db.QueryRow(ctx, `SELECT count(*) FILTER (WHERE nonce IS NOT NULL AND status <> 'mined'),
+func (s *Store) LoadOf(ctx context.Context, key common.Address) (n Load, err error) {
+	err = s.db.QueryRow(ctx, `SELECT count(*) FILTER (WHERE nonce IS NOT NULL AND status <> 'mined'),
 			count(*) FILTER (WHERE nonce IS NOT NULL AND status = 'mined'),
 			coalesce((SELECT greatest(0, waiting) FROM relayer_queues WHERE chain_id = $1 AND pool_id = $2 AND target = $3), 0)
 		FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND relayer_address = $3 AND nonce IS NOT NULL`,
-		l.ChainID, l.Pool, hexAddress(key)).Scan(&n.Pending, &n.Mined, &n.Waiting)
+		s.ChainID, s.Pool, hexAddress(key)).Scan(&n.Pending, &n.Mined, &n.Waiting)
 	if err != nil {
 		return n, fmt.Errorf("count the transactions of %s: %w", key, err)
 	}
@@ -120,11 +120,11 @@ func (l *Store) LoadOf(ctx context.Context, key common.Address) (n Load, err err
 
 // Recount sets a key's pending count from its rows, and returns the old and the new count. It fails with
 // [relayer.ErrNotFound], or a [postgres.UnknownError].
-func (l *Store) Recount(ctx context.Context, key common.Address) (was, is int, err error) {
-	err = postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
+func (s *Store) Recount(ctx context.Context, key common.Address) (was, is int, err error) {
+	err = postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
 		// This is a separate statement, because the next one must see the changes that this one waited for.
 		err := tx.QueryRow(ctx, `SELECT pending_count FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`,
-			l.ChainID, l.Pool, hexAddress(key)).Scan(&was)
+			s.ChainID, s.Pool, hexAddress(key)).Scan(&was)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return relayer.ErrNotFound
 		}
@@ -133,7 +133,7 @@ func (l *Store) Recount(ctx context.Context, key common.Address) (was, is int, e
 		}
 		return tx.QueryRow(ctx, `UPDATE relayer_keys k SET updated_at = now(), pending_count = (SELECT count(*) FROM relayer_txs t
 				WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.open AND t.nonce IS NOT NULL AND t.status <> 'mined')
-			WHERE k.chain_id = $1 AND k.address = $2 RETURNING pending_count`, l.ChainID, hexAddress(key)).Scan(&is)
+			WHERE k.chain_id = $1 AND k.address = $2 RETURNING pending_count`, s.ChainID, hexAddress(key)).Scan(&is)
 	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("count the pending transactions of %s again: %w", key, err)
@@ -150,12 +150,12 @@ type DropPreview struct {
 }
 
 // PreviewDrop lists the transactions that ResetChain would drop, by pool and address.
-func (l *Store) PreviewDrop(ctx context.Context) ([]DropPreview, error) {
-	return collect(ctx, l.db, "list what would be dropped", func(row pgx.CollectableRow) (d DropPreview, err error) {
+func (s *Store) PreviewDrop(ctx context.Context) ([]DropPreview, error) {
+	return collect(ctx, s.db, "list what would be dropped", func(row pgx.CollectableRow) (d DropPreview, err error) {
 		var address string
 		err = row.Scan(&d.Pool, &address, &d.Pending, &d.Mined)
 		d.Address = common.HexToAddress(address)
 		return d, err
 	}, `SELECT pool_id, relayer_address, count(*) FILTER (WHERE status <> 'mined'), count(*) FILTER (WHERE status = 'mined')
-		FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2`, l.ChainID)
+		FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2`, s.ChainID)
 }

@@ -45,16 +45,16 @@ func relaxed() *pgx.Batch {
 }
 
 // RecordMined records the blocks of mined transactions. Repeating it changes nothing; another block replaces the first.
-func (l *Store) RecordMined(ctx context.Context, mined []Mined) error {
+func (s *Store) RecordMined(ctx context.Context, mined []Mined) error {
 	for part := range slices.Chunk(mined, settleLimit) {
-		if err := l.recordMined(ctx, part); err != nil {
+		if err := s.recordMined(ctx, part); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *Store) recordMined(ctx context.Context, mined []Mined) error {
+func (s *Store) recordMined(ctx context.Context, mined []Mined) error {
 	n := len(mined)
 	ids, hashes, blocks, numbers := make([][16]byte, n), make([]string, n), make([]string, n), make([]int64, n)
 	times, succeeded, used, prices, reasons := make([]time.Time, n), make([]bool, n), make([]int64, n), make([]string, n), make([]string, n)
@@ -77,19 +77,19 @@ func (l *Store) recordMined(ctx context.Context, mined []Mined) error {
 			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
 		FROM found v WHERE t.id = v.id RETURNING t.*
 	), counted AS (SELECT address, -count(DISTINCT id)::int AS n FROM found WHERE was <> 'mined' GROUP BY address)`+
-		l.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons).Query(counts.read)
-	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		s.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, s.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons).Query(counts.read)
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("record what was mined: %w", err)
 	}
-	l.notifyDeliveries()
-	l.recordStatusCounts(counts)
+	s.notifyDeliveries()
+	s.recordStatusCounts(counts)
 	return nil
 }
 
 // updatePendingSQL is a CTE suffix. It adds the per-key changes that the CTE "counted" returns to the keys' pending counts.
-func (l *Store) updatePendingSQL() string {
+func (s *Store) updatePendingSQL() string {
 	return `, locked AS (
-		SELECT k.chain_id, k.address, c.n FROM counted c JOIN relayer_keys k ON k.chain_id = ` + fmt.Sprint(l.ChainID) + ` AND k.address = c.address
+		SELECT k.chain_id, k.address, c.n FROM counted c JOIN relayer_keys k ON k.chain_id = ` + fmt.Sprint(s.ChainID) + ` AND k.address = c.address
 		WHERE c.n <> 0 ORDER BY k.address FOR UPDATE OF k
 	), kept AS (
 		UPDATE relayer_keys k SET pending_count = k.pending_count + c.n, updated_at = now()
@@ -98,19 +98,19 @@ func (l *Store) updatePendingSQL() string {
 
 // withLockedKeys locks the rows of the pool's keys, then runs a statement whose CTE "counted" returns the change of each
 // key's pending count. It returns how many rows changed.
-func (l *Store) withLockedKeys(ctx context.Context, doing, statement string, args ...any) (changed int, err error) {
+func (s *Store) withLockedKeys(ctx context.Context, doing, statement string, args ...any) (changed int, err error) {
 	counts := statusCounts{}
-	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
-		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
-		batch.Queue(statement+l.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, args...).Query(counts.read)
+		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, s.ChainID, s.Pool)
+		batch.Queue(statement+s.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, args...).Query(counts.read)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", doing, err)
 	}
-	l.notifyDeliveries()
-	return l.recordStatusCounts(counts), nil
+	s.notifyDeliveries()
+	return s.recordStatusCounts(counts), nil
 }
 
 // Block names a block.
@@ -120,23 +120,23 @@ type Block struct {
 }
 
 // MinedBlocks returns the blocks of mined transactions that are not final yet, the lowest first.
-func (l *Store) MinedBlocks(ctx context.Context) ([]Block, error) {
-	return collect(ctx, l.db, "list mined blocks", func(row pgx.CollectableRow) (b Block, err error) {
+func (s *Store) MinedBlocks(ctx context.Context) ([]Block, error) {
+	return collect(ctx, s.db, "list mined blocks", func(row pgx.CollectableRow) (b Block, err error) {
 		var hash string
 		err = row.Scan(&b.Number, &hash)
 		b.Hash = common.HexToHash(hash)
 		return b, err
 	}, `SELECT DISTINCT block_number, block_hash FROM relayer_txs
-		WHERE chain_id = $1 AND open AND nonce IS NOT NULL AND status = 'mined' AND pool_id = $2 ORDER BY block_number`, l.ChainID, l.Pool)
+		WHERE chain_id = $1 AND open AND nonce IS NOT NULL AND status = 'mined' AND pool_id = $2 ORDER BY block_number`, s.ChainID, s.Pool)
 }
 
 // MarkReorged sets transactions in blocks that left the chain back to broadcasted, and returns how many.
-func (l *Store) MarkReorged(ctx context.Context, gone []Block) (int, error) {
+func (s *Store) MarkReorged(ctx context.Context, gone []Block) (int, error) {
 	hashes := make([]string, len(gone))
 	for i, b := range gone {
 		hashes[i] = b.Hash.Hex()
 	}
-	return l.withLockedKeys(ctx, "put reorganized transactions back", `WITH gone AS MATERIALIZED (
+	return s.withLockedKeys(ctx, "put reorganized transactions back", `WITH gone AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND status = 'mined'
 			AND block_hash = ANY($4) ORDER BY relayer_address, nonce FOR UPDATE
 	), changed AS (
@@ -145,12 +145,12 @@ func (l *Store) MarkReorged(ctx context.Context, gone []Block) (int, error) {
 			gas_price_paid = NULL, revision = revision + 1, updated_at = now()
 		FROM gone WHERE t.id = gone.id RETURNING t.*
 	), counted AS (SELECT relayer_address AS address, count(*)::int AS n FROM changed GROUP BY relayer_address)`,
-		l.targets(), l.ChainID, l.Pool, hashes)
+		s.targets(), s.ChainID, s.Pool, hashes)
 }
 
 // Confirm makes the transactions in the given blocks final. The caller has checked that these are deep enough and part of
 // the chain. It returns how many became final.
-func (l *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
+func (s *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
 	hashes := make([]string, len(blocks))
 	for i, b := range blocks {
 		hashes[i] = b.Hash.Hex()
@@ -160,14 +160,14 @@ func (l *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
 		newest = slices.MaxFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Number, b.Number) })
 	}
 	// The rows are found once: there is no index of blocks, and each query reads all open rows.
-	ids, err := collect(ctx, l.db, "find what is to be confirmed", pgx.RowTo[[16]byte], `SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NOT NULL
-		AND status = 'mined' AND block_hash = ANY($3) ORDER BY relayer_address, nonce`, l.ChainID, l.Pool, hashes)
+	ids, err := collect(ctx, s.db, "find what is to be confirmed", pgx.RowTo[[16]byte], `SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NOT NULL
+		AND status = 'mined' AND block_hash = ANY($3) ORDER BY relayer_address, nonce`, s.ChainID, s.Pool, hashes)
 	if err != nil {
 		return 0, err
 	}
 	confirmed, keys := 0, map[string]bool{}
 	for part := range slices.Chunk(ids, settleLimit) {
-		n, of, err := l.confirm(ctx, part, hashes, newest)
+		n, of, err := s.confirm(ctx, part, hashes, newest)
 		confirmed += n
 		for _, key := range of {
 			keys[key] = true
@@ -176,20 +176,20 @@ func (l *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
 			return confirmed, err
 		}
 	}
-	return confirmed, l.noteConfirmed(ctx, slices.Collect(maps.Keys(keys)))
+	return confirmed, s.noteConfirmed(ctx, slices.Collect(maps.Keys(keys)))
 }
 
 // noteConfirmed stores that keys had a transaction confirmed now. It is a separate database transaction, because keys are
 // locked before budgets everywhere. It does not wait for the disk while it holds the keys' locks.
-func (l *Store) noteConfirmed(ctx context.Context, keys []string) error {
+func (s *Store) noteConfirmed(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
 	batch := relaxed()
 	batch.Queue(`UPDATE relayer_keys k SET last_confirmed_at = now()
 		FROM (SELECT address FROM relayer_keys WHERE chain_id = $1 AND address = ANY($2) ORDER BY address FOR UPDATE) AS locked
-		WHERE k.chain_id = $1 AND k.address = locked.address`, l.ChainID, keys)
-	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		WHERE k.chain_id = $1 AND k.address = locked.address`, s.ChainID, keys)
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("confirm: %w", err)
 	}
 	return nil
@@ -197,7 +197,7 @@ func (l *Store) noteConfirmed(ctx context.Context, keys []string) error {
 
 // confirm makes those of ids final that are in one of the blocks, and records the newest block. It returns how many, and the
 // keys of the confirmed ones.
-func (l *Store) confirm(ctx context.Context, ids [][16]byte, hashes []string, newest Block) (int, []string, error) {
+func (s *Store) confirm(ctx context.Context, ids [][16]byte, hashes []string, newest Block) (int, []string, error) {
 	batch, counts := relaxed(), statusCounts{}
 	// A mined no-op gets the status of its intent. If a caller's own bytes were mined after all, that overrides any intent.
 	batch.Queue(`WITH deep AS MATERIALIZED (
@@ -214,12 +214,12 @@ func (l *Store) confirm(ctx context.Context, ids [][16]byte, hashes []string, ne
 				WHEN t.status_reason <> '' THEN t.status_reason ELSE 'execution reverted' END
 		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($3)
 		RETURNING t.*
-	)`+settleBudgetSQL+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, hashes).Query(counts.read)
+	)`+settleBudgetSQL+enqueueDeliveriesSQL+statusCountsSQL, s.targets(), ids, hashes).Query(counts.read)
 	batch.Queue(`UPDATE relayer_pools SET final_number = $3, final_hash = $4 WHERE chain_id = $1 AND pool_id = $2 AND final_number <= $3`,
-		l.ChainID, l.Pool, int64(newest.Number), newest.Hash.Hex())
-	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		s.ChainID, s.Pool, int64(newest.Number), newest.Hash.Hex())
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return 0, nil, fmt.Errorf("confirm: %w", err)
 	}
-	l.notifyDeliveries()
-	return l.recordStatusCounts(counts), counts[string(relayer.Confirmed)].keys, nil
+	s.notifyDeliveries()
+	return s.recordStatusCounts(counts), counts[string(relayer.Confirmed)].keys, nil
 }

@@ -13,12 +13,12 @@ import (
 
 // ReplacedAttempts returns the attempts with the given hashes that carry a caller's contents, of transactions whose
 // contents were ever replaced. Only these may hold other contents than their row.
-func (l *Store) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes []common.Hash) ([]*relayer.Attempt, error) {
+func (s *Store) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes []common.Hash) ([]*relayer.Attempt, error) {
 	texts := make([]string, len(hashes))
 	for i, h := range hashes {
 		texts[i] = h.Hex()
 	}
-	return l.listAttempts(ctx, "read attempts", selectAttempts+` WHERE a.tx_id = ANY($1) AND a.tx_hash = ANY($2) AND a.purpose <> 'noop'
+	return s.listAttempts(ctx, "read attempts", selectAttempts+` WHERE a.tx_id = ANY($1) AND a.tx_hash = ANY($2) AND a.purpose <> 'noop'
 		AND EXISTS (SELECT FROM relayer_attempts r WHERE r.tx_id = a.tx_id AND r.purpose = 'replace')`, ids, texts)
 }
 
@@ -39,7 +39,7 @@ var keepContents = `UPDATE relayer_deliveries d SET contents = jsonb_build_objec
 
 // SetMinedPayload sets a transaction's contents and fees to those of the attempt that was mined, unless it has these
 // contents. It queues no delivery on purpose: its caller records the transaction's outcome next.
-func (l *Store) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Request) error {
+func (s *Store) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Request) error {
 	var to *string
 	if r.To != nil {
 		to = new(hexAddress(*r.To))
@@ -56,8 +56,8 @@ func (l *Store) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Re
 			gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric
 		WHERE id = $1 AND chain_id = $2 AND pool_id = $3 AND open
 			AND (to_address, value_wei, data, gas_limit) IS DISTINCT FROM ($4, $5::text::numeric, $6::bytea, $7)`,
-		id, l.ChainID, l.Pool, to, r.Value.String(), data, int64(r.GasLimit), relayer.Decimal(r.GasPrice), relayer.Decimal(r.MaxFee), relayer.Decimal(r.MaxPriorityFee))
-	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		id, s.ChainID, s.Pool, to, r.Value.String(), data, int64(r.GasLimit), relayer.Decimal(r.GasPrice), relayer.Decimal(r.MaxFee), relayer.Decimal(r.MaxPriorityFee))
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("restore contents: %w", err)
 	}
 	return nil
@@ -67,9 +67,9 @@ func (l *Store) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Re
 const foreignAbove = `chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5 AND generation = $6`
 
 // HasForeign reports whether there are transactions that [Store.DropForeignTransactions] would drop.
-func (l *Store) HasForeign(ctx context.Context, key common.Address, generation int, nonce, head uint64) (has bool, err error) {
-	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_txs WHERE `+foreignAbove+`)`,
-		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), generation).Scan(&has)
+func (s *Store) HasForeign(ctx context.Context, key common.Address, generation int, nonce, head uint64) (has bool, err error) {
+	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_txs WHERE `+foreignAbove+`)`,
+		s.ChainID, s.Pool, hexAddress(key), int64(nonce), int64(head), generation).Scan(&has)
 	if err != nil {
 		return false, fmt.Errorf("look for other senders' transactions of %s: %w", key, err)
 	}
@@ -80,11 +80,11 @@ func (l *Store) HasForeign(ctx context.Context, key common.Address, generation i
 // are the ones from the given nonce on, found in blocks up to head, where the chain has used only the nonces below. A
 // reorganization removed them, and [Store.FillNonceGaps] finds their nonces free. generation is that of the chain on
 // which this was observed.
-func (l *Store) DropForeignTransactions(ctx context.Context, key common.Address, generation int, nonce, head uint64) error {
-	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
+func (s *Store) DropForeignTransactions(ctx context.Context, key common.Address, generation int, nonce, head uint64) error {
+	_, err := s.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
 			revision = revision + 1, updated_at = now()
 		WHERE `+foreignAbove,
-		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), generation)
+		s.ChainID, s.Pool, hexAddress(key), int64(nonce), int64(head), generation)
 	if err != nil {
 		return fmt.Errorf("disown transactions of %s: %w", key, err)
 	}

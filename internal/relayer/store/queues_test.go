@@ -16,83 +16,83 @@ import (
 )
 
 // rowsRead returns how many rows of relayer_txs scans have read so far.
-func rowsRead(t *testing.T, l *Store) (n int) {
+func rowsRead(t *testing.T, s *Store) (n int) {
 	t.Helper()
-	l.db.Reset() // a session reports its counts when it ends
+	s.db.Reset() // a session reports its counts when it ends
 	require.Eventually(t, func() bool {
 		var others int
-		err := l.db.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`).Scan(&others)
+		err := s.db.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`).Scan(&others)
 		return err == nil && others == 0
 	}, 20*time.Second, 5*time.Millisecond)
-	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = 'relayer_txs'`).Scan(&n))
+	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = 'relayer_txs'`).Scan(&n))
 	return n
 }
 
 // Accept and Dispatch read only the rows of a long queue that they need.
 func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 2)
-	terms.Cap, terms.Queue = 1, 10_000
+	s, limits := setup(t, 2)
+	limits.Cap, limits.Queue = 1, 10_000
 	const waiting = 4000
 	for range waiting / 500 {
-		accept(t, l, terms, drafts(l, 500)...)
+		accept(t, s, limits, newTxs(s, 500)...)
 	}
-	before := rowsRead(t, l)
+	before := rowsRead(t, s)
 	for range 5 {
-		require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
+		require.Nil(t, accept(t, s, limits, newTx(s))[0].Nonce)
 	}
-	require.Less(t, rowsRead(t, l)-before, 1000, "accepting where no key has room")
+	require.Less(t, rowsRead(t, s)-before, 1000, "accepting where no key has room")
 
-	terms.Cap = 3
-	before = rowsRead(t, l)
+	limits.Cap = 3
+	before = rowsRead(t, s)
 	for range 2 {
-		seated, err := l.Dispatch(t.Context(), terms, 2)
+		seated, err := s.Dispatch(t.Context(), limits, 2)
 		require.NoError(t, err)
 		require.Len(t, seated, 2)
 	}
-	require.Less(t, rowsRead(t, l)-before, 1000, "dispatching")
+	require.Less(t, rowsRead(t, s)-before, 1000, "dispatching")
 
-	terms.Cap = 10
-	before = rowsRead(t, l)
+	limits.Cap = 10
+	before = rowsRead(t, s)
 	for range 5 {
-		require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
+		require.Nil(t, accept(t, s, limits, newTx(s))[0].Nonce)
 	}
-	require.Less(t, rowsRead(t, l)-before, 1000, "accepting while other transactions are queued for the room")
+	require.Less(t, rowsRead(t, s)-before, 1000, "accepting while other transactions are queued for the room")
 
-	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 0, balance_at = now()`)
+	_, err := s.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 0, balance_at = now()`)
 	require.NoError(t, err)
-	before = rowsRead(t, l)
+	before = rowsRead(t, s)
 	for range 5 {
-		seated, err := l.Dispatch(t.Context(), terms, 2)
+		seated, err := s.Dispatch(t.Context(), limits, 2)
 		require.NoError(t, err)
 		require.Empty(t, seated)
 	}
-	require.Less(t, rowsRead(t, l)-before, 1000, "dispatching while all queued transactions lack ether")
+	require.Less(t, rowsRead(t, s)-before, 1000, "dispatching while all queued transactions lack ether")
 }
 
 // Dispatch takes the keys' locks only if a key could take a transaction, because callers that post wait for them.
 func TestDispatch_NothingToDispatch_LocksNoKey(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 10, balance_at = now()`)
+	s, limits := setup(t, 1)
+	_, err := s.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 10, balance_at = now()`)
 	require.NoError(t, err)
-	accept(t, l, terms, worth(l, 7))
-	require.Nil(t, accept(t, l, terms, worth(l, 9))[0].Nonce, "it is queued for lack of ether")
-	holder, err := l.db.Begin(t.Context())
+	accept(t, s, limits, worth(s, 7))
+	require.Nil(t, accept(t, s, limits, worth(s, 9))[0].Nonce, "it is queued for lack of ether")
+	holder, err := s.db.Begin(t.Context())
 	require.NoError(t, err)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // at the end
 	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_keys FOR UPDATE`)
 	require.NoError(t, err)
-	seated, err := l.Dispatch(t.Context(), terms, 10)
+	seated, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err, "it has waited for a key")
 	require.Empty(t, seated)
 }
 
 // counters compares the counter of each target's queue with the rows.
-func counters(t *testing.T, l *Store, after string) {
+func counters(t *testing.T, s *Store, after string) {
 	t.Helper()
 	var stored, rows string
-	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT
+	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT
 		(SELECT coalesce(string_agg(concat_ws(' ', chain_id, pool_id, target, waiting), ', ' ORDER BY chain_id, pool_id, target), '') FROM relayer_queues WHERE waiting <> 0),
 		(SELECT coalesce(string_agg(concat_ws(' ', chain_id, pool_id, target, n), ', ' ORDER BY chain_id, pool_id, target), '') FROM (
 			SELECT chain_id, pool_id, target, count(*) AS n FROM relayer_txs WHERE open AND nonce IS NULL GROUP BY 1, 2, 3) AS q)`).Scan(&stored, &rows))
@@ -102,13 +102,13 @@ func counters(t *testing.T, l *Store, after string) {
 // RecountQueues finds and corrects a counter that differs from its rows, and leaves the others unchanged.
 func TestRecountQueues_WrongCounters(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	other, otherTerms := pond(t, l.db)
+	s, limits := setup(t, 1)
+	other, otherTerms := pond(t, s.db)
 	otherTerms.Cap = 1
-	terms.Cap = 1
-	accept(t, other, otherTerms, drafts(other, 3)...)
-	accept(t, l, terms, drafts(l, 4)...)
-	corrected, err := l.RecountQueues(t.Context())
+	limits.Cap = 1
+	accept(t, other, otherTerms, newTxs(other, 3)...)
+	accept(t, s, limits, newTxs(s, 4)...)
+	corrected, err := s.RecountQueues(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, corrected)
 	for name, damage := range map[string]string{
@@ -116,14 +116,14 @@ func TestRecountQueues_WrongCounters(t *testing.T) {
 		"too few":  `UPDATE relayer_queues SET waiting = -5 WHERE pool_id = 'pool'`,
 		"missing":  `DELETE FROM relayer_queues WHERE pool_id = 'pool'`,
 	} {
-		_, err := l.db.Exec(t.Context(), damage)
+		_, err := s.db.Exec(t.Context(), damage)
 		require.NoError(t, err)
-		corrected, err := l.RecountQueues(t.Context())
+		corrected, err := s.RecountQueues(t.Context())
 		require.NoError(t, err, name)
 		require.Equal(t, []string{"pool"}, corrected, name)
-		counters(t, l, name)
+		counters(t, s, name)
 	}
-	n, err := l.Queued(t.Context())
+	n, err := s.Queued(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 3, n)
 }
@@ -131,37 +131,37 @@ func TestRecountQueues_WrongCounters(t *testing.T) {
 // A correction waits for concurrent changes of a queue, and counts them.
 func TestRecountQueues_BesideAChange(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	terms.Cap = 1
-	txs := accept(t, l, terms, drafts(l, 4)...)
-	_, err := l.db.Exec(t.Context(), `UPDATE relayer_queues SET waiting = 50`)
+	s, limits := setup(t, 1)
+	limits.Cap = 1
+	txs := accept(t, s, limits, newTxs(s, 4)...)
+	_, err := s.db.Exec(t.Context(), `UPDATE relayer_queues SET waiting = 50`)
 	require.NoError(t, err)
-	beside(t, l, func(tx pgx.Tx) {
+	beside(t, s, func(tx pgx.Tx) {
 		_, err := tx.Exec(t.Context(), `UPDATE relayer_txs SET open = false, status = 'canceled' WHERE id = $1`, txs[3].ID)
 		require.NoError(t, err)
 	}, func() error {
-		_, err := l.RecountQueues(t.Context())
+		_, err := s.RecountQueues(t.Context())
 		return err
 	})
-	counters(t, l, "a cancellation that committed meanwhile")
+	counters(t, s, "a cancellation that committed meanwhile")
 }
 
 // Expired transactions do not block new ones; the cheapest unexpired one does.
 func TestAccept_BehindExpired(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	full := terms
+	s, limits := setup(t, 1)
+	full := limits
 	full.Cap = 1
-	accept(t, l, full, draft(l))
-	late := drafts(l, expiredPassed-1)
+	accept(t, s, full, newTx(s))
+	late := newTxs(s, expiredPassed-1)
 	for _, d := range late {
 		d.ValidUntil = time.Now().Add(-time.Minute)
 	}
-	accept(t, l, full, late...)
-	require.NotNil(t, accept(t, l, terms, draft(l))[0].Nonce)
+	accept(t, s, full, late...)
+	require.NotNil(t, accept(t, s, limits, newTx(s))[0].Nonce)
 	full.Cap = 2
-	accept(t, l, full, worth(l, 5))
-	require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
+	accept(t, s, full, worth(s, 5))
+	require.Nil(t, accept(t, s, limits, newTx(s))[0].Nonce)
 }
 
 // The counters of the queues equal the numbers of rows after random operations.
@@ -170,17 +170,17 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	l, terms := setup(t, 2, "target")
-	other, otherTerms := pond(t, l.db)
-	terms.Cap, terms.Queue = 4, 40
-	l.Budgets = Budgets{Key: big.NewInt(1_000_000), Caller: big.NewInt(10_000_000)}
+	s, limits := setup(t, 2, "target")
+	other, otherTerms := pond(t, s.db)
+	limits.Cap, limits.Queue = 4, 40
+	s.Budgets = Budgets{Key: big.NewInt(1_000_000), Caller: big.NewInt(10_000_000)}
 	block, anchor := uint64(1), genesis
 	one := func(where string) (tx *relayer.Transaction) {
 		var id uuid.UUID
-		if err := l.db.QueryRow(t.Context(), `SELECT id FROM relayer_txs WHERE pool_id = 'pool' AND `+where+` ORDER BY random() LIMIT 1`).Scan(&id); err != nil {
+		if err := s.db.QueryRow(t.Context(), `SELECT id FROM relayer_txs WHERE pool_id = 'pool' AND `+where+` ORDER BY random() LIMIT 1`).Scan(&id); err != nil {
 			return nil
 		}
-		tx, err := l.Transaction(t.Context(), id)
+		tx, err := s.Transaction(t.Context(), id)
 		require.NoError(t, err)
 		return tx
 	}
@@ -189,54 +189,54 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 		do   func() error
 	}{
 		{"accept", func() error {
-			all := drafts(l, 1+random.IntN(8))
+			all := newTxs(s, 1+random.IntN(8))
 			for _, d := range all {
 				d.Reserve = big.NewInt(random.Int64N(100))
 				if random.IntN(3) == 0 {
-					d.Key = terms.Held[random.IntN(2)]
+					d.Key = limits.Held[random.IntN(2)]
 					d.Target = hexAddress(d.Key)
 				}
 				if random.IntN(3) == 0 {
 					d.ValidUntil = time.Now().Add(-time.Minute)
 				}
 			}
-			_, err := l.Accept(t.Context(), terms, all)
+			_, err := s.Accept(t.Context(), limits, all)
 			return err
 		}},
 		{"accept for the other pool", func() error {
-			_, err := other.Accept(t.Context(), otherTerms, drafts(other, 12))
+			_, err := other.Accept(t.Context(), otherTerms, newTxs(other, 12))
 			return err
 		}},
-		{"dispatch", func() error { _, err := l.Dispatch(t.Context(), terms, 1+random.IntN(5)); return err }},
+		{"dispatch", func() error { _, err := s.Dispatch(t.Context(), limits, 1+random.IntN(5)); return err }},
 		{"cancel", func() error {
 			if tx := one(`open AND status <> 'mined' AND intent = 'send'`); tx != nil {
-				_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "test")
+				_, err := s.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "test")
 				return err
 			}
 			return nil
 		}},
 		{"expire", func() error {
-			due, err := l.ListExpired(t.Context(), 3)
+			due, err := s.ListExpired(t.Context(), 3)
 			for _, tx := range due {
-				if _, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentExpire, "test"); err != nil {
+				if _, err := s.SetIntent(t.Context(), tx.ID, relayer.IntentExpire, "test"); err != nil {
 					return err
 				}
 			}
 			return err
 		}},
 		{"cancel what is pending", func() error {
-			_, err := l.CancelPending(t.Context(), []common.Address{{}, terms.Held[0]}[random.IntN(2)], time.Now().Add(time.Hour), "test", 3)
+			_, err := s.CancelPending(t.Context(), []common.Address{{}, limits.Held[0]}[random.IntN(2)], time.Now().Add(time.Hour), "test", 3)
 			return err
 		}},
 		{"replace", func() error {
 			if tx := one(`open AND nonce IS NULL AND intent = 'send'`); tx != nil {
-				return l.Replace(t.Context(), &Replacement{ID: tx.ID, Request: tx.Request, Reserve: big.NewInt(random.Int64N(100))})
+				return s.Replace(t.Context(), &Replacement{ID: tx.ID, Request: tx.Request, Reserve: big.NewInt(random.Int64N(100))})
 			}
 			return nil
 		}},
 		{"displace", func() error {
 			if tx := one(`open AND nonce IS NOT NULL AND status <> 'mined' AND kind = 'transaction'`); tx != nil {
-				return onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, known(t, l).Generation, *tx.Nonce, common.BigToHash(big.NewInt(random.Int64())), Block{block, blockHash(block)}))
+				return onlyErr(s.RecordNonceConflicts(t.Context(), tx.ID, tx.From, known(t, s).Generation, *tx.Nonce, common.BigToHash(big.NewInt(random.Int64())), Block{block, blockHash(block)}))
 			}
 			return nil
 		}},
@@ -247,17 +247,17 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 				if tx == nil {
 					break
 				}
-				broadcast(t, l, tx)
-				if err := l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, block)}); err != nil {
+				broadcast(t, s, tx)
+				if err := s.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, block)}); err != nil {
 					return err
 				}
 			}
 			block++
 			if random.IntN(2) == 0 {
-				_, err := l.MarkReorged(t.Context(), []Block{{block - 1, blockHash(block - 1)}})
+				_, err := s.MarkReorged(t.Context(), []Block{{block - 1, blockHash(block - 1)}})
 				return err
 			}
-			_, err := l.Confirm(t.Context(), []Block{{block - 1, blockHash(block - 1)}})
+			_, err := s.Confirm(t.Context(), []Block{{block - 1, blockHash(block - 1)}})
 			return err
 		}},
 		{"start over", func() error {
@@ -265,12 +265,12 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 				return nil
 			}
 			anchor = common.BigToHash(big.NewInt(random.Int64()))
-			_, err := l.ResetChain(t.Context(), known(t, l), anchor, Block{Hash: anchor}, nil)
+			_, err := s.ResetChain(t.Context(), known(t, s), anchor, Block{Hash: anchor}, nil)
 			return err
 		}},
-		{"purge", func() error { _, err := l.Purge(t.Context(), time.Nanosecond, time.Hour, 5); return err }},
+		{"purge", func() error { _, err := s.Purge(t.Context(), time.Nanosecond, time.Hour, 5); return err }},
 		{"delete by hand", func() error {
-			_, err := l.db.Exec(t.Context(), `DELETE FROM relayer_txs WHERE id = (SELECT id FROM relayer_txs WHERE open AND nonce IS NULL ORDER BY random() LIMIT 1)`)
+			_, err := s.db.Exec(t.Context(), `DELETE FROM relayer_txs WHERE id = (SELECT id FROM relayer_txs WHERE open AND nonce IS NULL ORDER BY random() LIMIT 1)`)
 			return err
 		}},
 	}
@@ -280,6 +280,6 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 			o = operations[0]
 		}
 		require.NoError(t, o.do(), o.name)
-		counters(t, l, fmt.Sprintf("operation %d: %s", i, o.name))
+		counters(t, s, fmt.Sprintf("operation %d: %s", i, o.name))
 	}
 }

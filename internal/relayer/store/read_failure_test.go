@@ -35,17 +35,17 @@ func (h *hangup) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQuer
 func TestIntent_ReadFails_IsNotReportedAsFailed(t *testing.T) {
 	t.Parallel()
 	database := testpostgres.New(t, testpostgres.Migrated(Migrations()))
-	l, terms := open(t, database.Pool(t), 1)
+	s, limits := open(t, database.Pool(t), 1)
 	for name, c := range map[string]struct {
 		text string
 		ask  func(context.Context, *Store, *relayer.Transaction) error
 	}{
-		"Intend": {"SET intent =", func(ctx context.Context, l *Store, tx *relayer.Transaction) error {
-			_, err := l.SetIntent(ctx, tx.ID, relayer.IntentCancel, "canceled")
+		"Intend": {"SET intent =", func(ctx context.Context, s *Store, tx *relayer.Transaction) error {
+			_, err := s.SetIntent(ctx, tx.ID, relayer.IntentCancel, "canceled")
 			return err
 		}},
-		"AskBump": {"SET bump_requested_at", func(ctx context.Context, l *Store, tx *relayer.Transaction) error {
-			_, err := l.RequestBump(ctx, tx.ID)
+		"AskBump": {"SET bump_requested_at", func(ctx context.Context, s *Store, tx *relayer.Transaction) error {
+			_, err := s.RequestBump(ctx, tx.ID)
 			return err
 		}},
 	} {
@@ -58,12 +58,12 @@ func TestIntent_ReadFails_IsNotReportedAsFailed(t *testing.T) {
 			db, err := pgxpool.NewWithConfig(t.Context(), cfg)
 			require.NoError(t, err)
 			defer db.Close()
-			tx := accept(t, l, terms, draft(l))[0]
-			broadcast(t, l, tx)
-			err = c.ask(ctx, New(db, l.Config), tx)
+			tx := accept(t, s, limits, newTx(s))[0]
+			broadcast(t, s, tx)
+			err = c.ask(ctx, New(db, s.Config), tx)
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorIs(t, err, relayer.ErrUnknown)
-			now := read(t, l, tx)
+			now := read(t, s, tx)
 			require.False(t, now.IntentReason == "" && now.BumpRequestedAt.IsZero(), "nothing was written")
 
 			// A failed call that changes nothing, and reads nothing, returns an ordinary error.
@@ -73,8 +73,8 @@ func TestIntent_ReadFails_IsNotReportedAsFailed(t *testing.T) {
 			mute, err := pgxpool.NewWithConfig(t.Context(), cfg)
 			require.NoError(t, err)
 			defer mute.Close()
-			require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 3)}))
-			err = c.ask(ctx, New(mute, l.Config), tx)
+			require.NoError(t, s.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 3)}))
+			err = c.ask(ctx, New(mute, s.Config), tx)
 			require.ErrorIs(t, err, context.Canceled)
 			require.NotErrorIs(t, err, relayer.ErrUnknown)
 		})

@@ -27,8 +27,8 @@ type Placed struct {
 
 // Placed returns transactions of a key, of any pool, in the current generation, with nonces below the given one, the
 // highest first; at most limit. It excludes other senders' transactions.
-func (l *Store) Placed(ctx context.Context, key common.Address, below uint64, limit int) ([]Placed, error) {
-	return collect(ctx, l.db, fmt.Sprintf("list transactions of %s", key), func(row pgx.CollectableRow) (p Placed, err error) {
+func (s *Store) Placed(ctx context.Context, key common.Address, below uint64, limit int) ([]Placed, error) {
+	return collect(ctx, s.db, fmt.Sprintf("list transactions of %s", key), func(row pgx.CollectableRow) (p Placed, err error) {
 		var number *uint64
 		var hash *string
 		err = row.Scan(&p.ID, &p.Pool, &p.Nonce, &p.Final, &number, &hash)
@@ -38,7 +38,7 @@ func (l *Store) Placed(ctx context.Context, key common.Address, below uint64, li
 		return p, err
 	}, `SELECT id, pool_id, nonce, NOT open, block_number, block_hash FROM relayer_txs
 		WHERE chain_id = $1 AND relayer_address = $2 AND nonce < $3 AND generation = `+generationSQL("$1")+` AND kind <> 'foreign'
-		ORDER BY nonce DESC LIMIT $4`, l.ChainID, hexAddress(key), int64(min(below, math.MaxInt64)), limit)
+		ORDER BY nonce DESC LIMIT $4`, s.ChainID, hexAddress(key), int64(min(below, math.MaxInt64)), limit)
 }
 
 // reopenedBudgets adds charges for reopened transactions: one that was final reserves its maximum cost again, in place of
@@ -55,7 +55,7 @@ var reopenedBudgets = chargeBudgetSQL(` UNION ALL
 // block or generation differs from known's by now.
 //
 // This is the only change of a final transaction, and only an operator requests it.
-func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, gone []Placed) (taken int, err error) {
+func (s *Store) TakeBack(ctx context.Context, known Chain, key common.Address, gone []Placed) (taken int, err error) {
 	if len(gone) == 0 {
 		return 0, nil
 	}
@@ -64,11 +64,11 @@ func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, g
 		ids[i], hashes[i] = p.ID, p.Block.Hash.Hex()
 	}
 	counts := statusCounts{}
-	err = postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
+	err = postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
-		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND address = $2 FOR UPDATE`, l.ChainID, hexAddress(key))
+		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND address = $2 FOR UPDATE`, s.ChainID, hexAddress(key))
 		batch.Queue(`SELECT (genesis_hash, generation) = ($2, $3) FROM relayer_chains WHERE chain_id = $1 FOR SHARE`,
-			l.ChainID, known.Genesis.Hex(), known.Generation).QueryRow(unchanged)
+			s.ChainID, known.Genesis.Hex(), known.Generation).QueryRow(unchanged)
 		batch.Queue(`WITH gone AS MATERIALIZED (
 			SELECT t.* FROM relayer_txs t JOIN unnest($3::uuid[], $4::text[]) AS g (id, hash) ON t.id = g.id AND t.block_hash = g.hash
 			WHERE t.chain_id = $1 AND t.relayer_address = $2 AND t.nonce IS NOT NULL AND t.generation = $5 AND t.kind <> 'foreign'
@@ -79,14 +79,14 @@ func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, g
 				succeeded = NULL, mined_purpose = NULL, gas_used = NULL, gas_price_paid = NULL, revision = t.revision + 1, updated_at = now()
 			FROM gone WHERE t.id = gone.id RETURNING t.*
 		), counted AS (SELECT relayer_address AS address, count(*)::int AS n FROM changed GROUP BY relayer_address)`+
-			l.updatePendingSQL()+reopenedBudgets+enqueueDeliveriesByPoolSQL+statusCountsSQL, l.ChainID, hexAddress(key), ids, hashes, known.Generation).Query(counts.read)
-		batch.Queue(forgetFinalBlocksSQL, l.ChainID)
+			s.updatePendingSQL()+reopenedBudgets+enqueueDeliveriesByPoolSQL+statusCountsSQL, s.ChainID, hexAddress(key), ids, hashes, known.Generation).Query(counts.read)
+		batch.Queue(forgetFinalBlocksSQL, s.ChainID)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("take back transactions of %s: %w", key, err)
 	}
-	return l.recordStatusCounts(counts), nil
+	return s.recordStatusCounts(counts), nil
 }
 
 // unchanged fails with [ErrChainChanged] if the recorded chain is not the one that a decision was based on.
@@ -101,10 +101,10 @@ func unchanged(row pgx.Row) error {
 
 // Reanchor records another anchor block, of the same genesis and in the same generation. It fails with [ErrChainChanged]
 // unless known is still recorded.
-func (l *Store) Reanchor(ctx context.Context, known Chain, anchor Block) error {
-	tag, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
+func (s *Store) Reanchor(ctx context.Context, known Chain, anchor Block) error {
+	tag, err := s.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
 		WHERE chain_id = $1 AND (genesis_hash, anchor_number, anchor_hash, generation) = ($4, $5, $6, $7)`,
-		l.ChainID, int64(anchor.Number), anchor.Hash.Hex(), known.Genesis.Hex(), int64(known.Anchor.Number), known.Anchor.Hash.Hex(), known.Generation)
+		s.ChainID, int64(anchor.Number), anchor.Hash.Hex(), known.Genesis.Hex(), int64(known.Anchor.Number), known.Anchor.Hash.Hex(), known.Generation)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = ErrChainChanged
 	}

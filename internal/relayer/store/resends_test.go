@@ -12,23 +12,23 @@ import (
 
 func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	txs := accept(t, l, terms, drafts(l, 3)...)
+	s, limits := setup(t, 1)
+	txs := accept(t, s, limits, newTxs(s, 3)...)
 	var attempts []*relayer.Attempt
 	for _, tx := range txs {
 		attempts = append(attempts, attempt(tx, 1, relayer.PurposeSend))
 	}
-	_, err := l.StoreAttempts(t.Context(), attempts)
+	_, err := s.StoreAttempts(t.Context(), attempts)
 	require.NoError(t, err)
 	refuse := func(i int, reason string) {
 		a := attempts[i]
-		require.NoError(t, l.RecordBroadcasts(t.Context(), []Broadcast{{
+		require.NoError(t, s.RecordBroadcasts(t.Context(), []Broadcast{{
 			TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Allocated, Error: reason,
 			Pause: time.Minute, MaxPause: time.Hour,
 		}}))
 	}
 	nonces := func(r Resends) (found []uint64) {
-		unsent, err := l.Unsent(t.Context(), all(terms), -time.Minute, r, 10)
+		unsent, err := s.Unsent(t.Context(), all(limits), -time.Minute, r, 10)
 		require.NoError(t, err)
 		for _, a := range unsent {
 			found = append(found, a.Nonce)
@@ -37,12 +37,12 @@ func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
 	}
 	// elapse moves all pauses into the past by d.
 	elapse := func(d time.Duration) {
-		_, err := l.db.Exec(t.Context(), `UPDATE relayer_attempts SET next_send_at = next_send_at - $1::interval`, d)
+		_, err := s.db.Exec(t.Context(), `UPDATE relayer_attempts SET next_send_at = next_send_at - $1::interval`, d)
 		require.NoError(t, err)
 	}
 	next := func(i int) time.Duration {
 		var seconds float64
-		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT extract(epoch FROM next_send_at - now()) FROM relayer_attempts WHERE tx_id = $1`,
+		require.NoError(t, s.db.QueryRow(t.Context(), `SELECT extract(epoch FROM next_send_at - now()) FROM relayer_attempts WHERE tx_id = $1`,
 			attempts[i].TxID).Scan(&seconds))
 		return time.Duration(seconds * float64(time.Second)).Round(time.Minute)
 	}
@@ -52,7 +52,7 @@ func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
 		refuse(i, "poor")
 	}
 	require.Empty(t, nonces(Resends{}))
-	key := Resends{AtOnce: []common.Address{terms.Held[0]}, LowestOnly: []string{"poor"}}
+	key := Resends{AtOnce: []common.Address{limits.Held[0]}, LowestOnly: []string{"poor"}}
 	require.Equal(t, []uint64{0, 1, 2}, nonces(key))
 	elapse(2 * time.Minute)
 	require.Equal(t, []uint64{0, 1, 2}, nonces(Resends{}))
@@ -68,47 +68,47 @@ func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
 	refuse(0, "poor")
 	require.Equal(t, time.Minute, next(0), "a pause that ended long ago does not count")
 
-	first, err := l.FirstUnsent(t.Context(), all(terms))
+	first, err := s.FirstUnsent(t.Context(), all(limits))
 	require.NoError(t, err)
-	require.Equal(t, map[common.Address]uint64{terms.Held[0]: 0}, first)
-	accepted(t, l, attempts[0])
-	first, err = l.FirstUnsent(t.Context(), all(terms))
+	require.Equal(t, map[common.Address]uint64{limits.Held[0]: 0}, first)
+	accepted(t, s, attempts[0])
+	first, err = s.FirstUnsent(t.Context(), all(limits))
 	require.NoError(t, err)
-	require.Equal(t, map[common.Address]uint64{terms.Held[0]: 1}, first)
+	require.Equal(t, map[common.Address]uint64{limits.Held[0]: 1}, first)
 	require.Equal(t, []uint64{1}, nonces(Resends{LowestOnly: []string{"poor"}}))
 }
 
 func TestRecordBroadcasts_AcceptedWithinThePause_RestartsIt(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	a := attempt(accept(t, l, terms, drafts(l, 1)...)[0], 1, relayer.PurposeSend)
-	_, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{a})
+	s, limits := setup(t, 1)
+	a := attempt(accept(t, s, limits, newTxs(s, 1)...)[0], 1, relayer.PurposeSend)
+	_, err := s.StoreAttempts(t.Context(), []*relayer.Attempt{a})
 	require.NoError(t, err)
-	accepted(t, l, a)
+	accepted(t, s, a)
 	unmined := func(atOnce ...common.Address) int {
-		attempts, err := l.ListUnconfirmed(t.Context(), all(terms), -time.Minute, atOnce, 10)
+		attempts, err := s.ListUnconfirmed(t.Context(), all(limits), -time.Minute, atOnce, 10)
 		require.NoError(t, err)
 		return len(attempts)
 	}
 	require.Equal(t, 1, unmined())
 
 	resend := func(reason string) (pause time.Duration) {
-		require.NoError(t, l.RecordBroadcasts(t.Context(), []Broadcast{{
+		require.NoError(t, s.RecordBroadcasts(t.Context(), []Broadcast{{
 			TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted, Error: reason,
 			Pause: time.Minute, MaxPause: time.Hour,
 		}}))
 		var seconds float64
-		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT extract(epoch FROM next_send_at - now()) FROM relayer_attempts WHERE tx_id = $1`,
+		require.NoError(t, s.db.QueryRow(t.Context(), `SELECT extract(epoch FROM next_send_at - now()) FROM relayer_attempts WHERE tx_id = $1`,
 			a.TxID).Scan(&seconds))
 		return time.Duration(seconds * float64(time.Second)).Round(time.Minute)
 	}
 	elapse := func(d time.Duration) {
-		_, err := l.db.Exec(t.Context(), `UPDATE relayer_attempts SET next_send_at = next_send_at - $1::interval`, d)
+		_, err := s.db.Exec(t.Context(), `UPDATE relayer_attempts SET next_send_at = next_send_at - $1::interval`, d)
 		require.NoError(t, err)
 	}
 	require.Equal(t, time.Minute, resend(""))
 	require.Zero(t, unmined())
-	require.Equal(t, 1, unmined(terms.Held[0]))
+	require.Equal(t, 1, unmined(limits.Held[0]))
 	elapse(2 * time.Minute)
 	require.Equal(t, 2*time.Minute, resend(""))
 	require.Equal(t, 4*time.Minute, resend("pool is full"), "a refused attempt")

@@ -16,7 +16,7 @@ import (
 // Each column of a table is in the struct of its rows, and the reverse. Amounts are marked, and nulls can be read.
 func TestColumns_AreThoseOfTheTables(t *testing.T) {
 	t.Parallel()
-	l, _ := setup(t, 1)
+	s, _ := setup(t, 1)
 	for table, columns := range map[string][]relayer.Column{
 		"relayer_txs":      relayer.Columns[relayer.TransactionRow](""),
 		"relayer_attempts": relayer.Columns[relayer.AttemptRow](""),
@@ -26,7 +26,7 @@ func TestColumns_AreThoseOfTheTables(t *testing.T) {
 			require.NotContains(t, byName, c.Name)
 			byName[c.Name] = c
 		}
-		rows, err := l.db.Query(t.Context(), `SELECT column_name, data_type = 'numeric', is_nullable = 'YES' FROM information_schema.columns
+		rows, err := s.db.Query(t.Context(), `SELECT column_name, data_type = 'numeric', is_nullable = 'YES' FROM information_schema.columns
 			WHERE table_schema = current_schema() AND table_name = $1`, table)
 		require.NoError(t, err)
 		for rows.Next() {
@@ -48,26 +48,26 @@ func TestColumns_AreThoseOfTheTables(t *testing.T) {
 // A delivery keeps the contents that a transaction had before it was replaced, in the form of a row.
 func TestReplace_Contents_AreKeptForDeliveries(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1, "here")
-	terms.Cap = 1
-	full := draft(l)
+	s, limits := setup(t, 1, "here")
+	limits.Cap = 1
+	full := newTx(s)
 	full.Request = relayer.Request{
 		To: new(common.HexToAddress("0xAb")), Value: new(big.Int).Lsh(big.NewInt(1), 200), Data: []byte{0, 255}, GasLimit: 4, GasPrice: big.NewInt(5),
 		MaxFee: big.NewInt(6), MaxPriorityFee: big.NewInt(7), Speed: relayer.Fastest, ValidUntil: time.Now().Add(time.Hour).Truncate(time.Microsecond),
 	}
-	empty := draft(l)
+	empty := newTx(s)
 	empty.Request = relayer.Request{Value: new(big.Int), Data: []byte{}}
-	accept(t, l, terms, draft(l))
+	accept(t, s, limits, newTx(s))
 	for _, d := range []*NewTransaction{full, empty} {
-		tx := accept(t, l, terms, d)[0]
+		tx := accept(t, s, limits, d)[0]
 		for _, r := range []*NewTransaction{empty, full, empty} {
-			require.NoError(t, l.Replace(t.Context(), &Replacement{ID: tx.ID, Request: r.Request}))
-			is := read(t, l, tx).Request
+			require.NoError(t, s.Replace(t.Context(), &Replacement{ID: tx.ID, Request: r.Request}))
+			is := read(t, s, tx).Request
 			require.True(t, is.ValidUntil.Equal(r.ValidUntil))
 			is.ValidUntil, is.Metadata = r.ValidUntil, relayer.Metadata{}
 			require.Equal(t, r.Request, is)
 		}
-		rows, err := l.db.Query(t.Context(), `SELECT contents::text FROM relayer_deliveries WHERE subject = $1 AND contents IS NOT NULL ORDER BY revision`, tx.ID)
+		rows, err := s.db.Query(t.Context(), `SELECT contents::text FROM relayer_deliveries WHERE subject = $1 AND contents IS NOT NULL ORDER BY revision`, tx.ID)
 		require.NoError(t, err)
 		var kept []relayer.Request
 		for rows.Next() {
@@ -86,7 +86,7 @@ func TestReplace_Contents_AreKeptForDeliveries(t *testing.T) {
 	}
 }
 
-// row returns the row of a draft.
-func (d *NewTransaction) row() *relayer.TransactionRow {
-	return (&relayer.Transaction{Request: d.Request}).Row()
+// row returns the row of a new transaction.
+func (t *NewTransaction) row() *relayer.TransactionRow {
+	return (&relayer.Transaction{Request: t.Request}).Row()
 }

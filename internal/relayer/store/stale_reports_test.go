@@ -14,23 +14,23 @@ import (
 // nothing.
 func TestRecordBroadcasts_ReportOfEarlierNonce_ChangesNothing(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	tx := accept(t, l, terms, draft(l))[0]
-	broadcast(t, l, tx)
-	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
+	s, limits := setup(t, 1)
+	tx := accept(t, s, limits, newTx(s))[0]
+	broadcast(t, s, tx)
+	require.NoError(t, onlyErr(s.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
 	late := []Broadcast{{
 		TxID: tx.ID, Number: 1, From: tx.From, Nonce: *tx.Nonce, Hash: attempt(tx, 1, relayer.PurposeSend).Hash, Status: relayer.Broadcasted,
 	}}
-	waiting := read(t, l, tx)
-	require.NoError(t, l.RecordBroadcasts(t.Context(), late))
-	require.Equal(t, waiting, read(t, l, tx))
+	waiting := read(t, s, tx)
+	require.NoError(t, s.RecordBroadcasts(t.Context(), late))
+	require.Equal(t, waiting, read(t, s, tx))
 
 	// The process that assigned the other nonce dies before it signs.
-	again, err := l.Dispatch(t.Context(), terms, 10)
+	again, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
 	require.Len(t, again, 1)
-	require.NoError(t, l.RecordBroadcasts(t.Context(), late))
-	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10)
+	require.NoError(t, s.RecordBroadcasts(t.Context(), late))
+	unsigned, err := s.Unsigned(t.Context(), all(limits), -time.Minute, 10)
 	require.NoError(t, err)
 	require.Len(t, unsigned, 1, "no process would sign for it")
 	require.Equal(t, again[0].Nonce, unsigned[0].Nonce)
@@ -40,19 +40,19 @@ func TestRecordBroadcasts_ReportOfEarlierNonce_ChangesNothing(t *testing.T) {
 // new chain counts.
 func TestRecordBroadcasts_FirstAttemptAfterReset_IsRecorded(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	tx := accept(t, l, terms, draft(l))[0]
-	broadcast(t, l, tx)
-	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
-	_, err := l.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
+	s, limits := setup(t, 1)
+	tx := accept(t, s, limits, newTx(s))[0]
+	broadcast(t, s, tx)
+	require.NoError(t, onlyErr(s.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
+	_, err := s.ResetChain(t.Context(), known(t, s), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
-	again, err := l.Dispatch(t.Context(), terms, 10)
+	again, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
 	require.Len(t, again, 1)
-	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10) // for a process that finds it without an attempt
+	unsigned, err := s.Unsigned(t.Context(), all(limits), -time.Minute, 10) // for a process that finds it without an attempt
 	require.NoError(t, err)
 	require.Len(t, unsigned, 1)
 	require.Equal(t, again[0].Attempts, unsigned[0].Attempts)
-	broadcast(t, l, unsigned[0])
-	require.Equal(t, relayer.Broadcasted, read(t, l, tx).Status)
+	broadcast(t, s, unsigned[0])
+	require.Equal(t, relayer.Broadcasted, read(t, s, tx).Status)
 }

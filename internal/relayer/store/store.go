@@ -41,11 +41,11 @@ type Store struct {
 
 // New returns a Store on a migrated database. It does not close db.
 func New(db *pgxpool.Pool, cfg Config) *Store {
-	l := &Store{db: db, Config: cfg, metrics: cfg.Metrics}
-	if l.metrics == nil {
-		l.metrics = NewMetrics(nil)
+	s := &Store{db: db, Config: cfg, metrics: cfg.Metrics}
+	if s.metrics == nil {
+		s.metrics = NewMetrics(nil)
 	}
-	return l
+	return s
 }
 
 // resolveLimit is how long Accept looks for the outcome of a commit whose response was lost.
@@ -62,8 +62,8 @@ const waitForDisk = `SELECT pg_logical_emit_message(true, 'rollcall', '')`
 // The commit releases the locks before it is on disk, so that other transactions wait less. Then transaction calls
 // unlocked, if not nil, and waits for the disk with a second commit on the same connection. A server crash in between
 // breaks that connection.
-func (l *Store) transaction(ctx context.Context, first, second func(*pgx.Batch) error, unlocked func()) error {
-	conn, err := l.db.Acquire(ctx)
+func (s *Store) transaction(ctx context.Context, first, second func(*pgx.Batch) error, unlocked func()) error {
+	conn, err := s.db.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -106,6 +106,14 @@ func rollback(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
+// Now returns the time by the database's clock, which sets the creation time of rows.
+func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+	if err := s.db.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
+		return now, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return now, nil
+}
+
 // enqueueDeliveriesSQL is a CTE suffix. It inserts a webhook delivery per target for each row that the CTE "changed"
 // returns. Its parameter, the targets' names, is the first of the statement. It stores only columns that change; the
 // deliverer reads the others from the transaction's row (see keepContents).
@@ -116,7 +124,7 @@ var enqueueDeliveriesSQL = deliveriesCTE(`unnest($1::text[])`)
 var enqueueDeliveriesByPoolSQL = deliveriesCTE(`unnest((SELECT p.targets FROM relayer_pools p WHERE (p.chain_id, p.pool_id) = (c.chain_id, c.pool_id)))`)
 
 func deliveriesCTE(targets string) string {
-	return `, told AS (
+	return `, deliveries AS (
 	INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, status, status_reason, intent, tx_attempts,
 		relayer_address, nonce, tx_hash, sent_at, confirmed_at)
 	SELECT c.chain_id, c.pool_id, webhook_target, c.id, c.revision, c.status, nullif(c.status_reason, ''), nullif(c.intent, 'send'), c.attempts,
@@ -126,17 +134,17 @@ func deliveriesCTE(targets string) string {
 }
 
 // notifyDeliveries reports that deliveries were queued.
-func (l *Store) notifyDeliveries() {
-	if l.OnDeliveryQueued != nil && len(l.Targets) > 0 {
-		l.OnDeliveryQueued()
+func (s *Store) notifyDeliveries() {
+	if s.OnDeliveryQueued != nil && len(s.Targets) > 0 {
+		s.OnDeliveryQueued()
 	}
 }
 
-func (l *Store) targets() []string {
-	if l.Targets == nil {
+func (s *Store) targets() []string {
+	if s.Targets == nil {
 		return []string{}
 	}
-	return l.Targets
+	return s.Targets
 }
 
 // hexAddress formats an address as it is stored.

@@ -12,14 +12,14 @@ import (
 // Whether a server's error leaves the outcome of a commit open depends on neither its language nor its wording.
 func TestUncertain_ServerErrors(t *testing.T) {
 	t.Parallel()
-	l, _ := setup(t, 1)
+	s, _ := setup(t, 1)
 	for code, unknown := range map[string]bool{
 		"23505": false,
 		"57014": false, // canceled, as by statement_timeout
 		"40003": true,  // statement_completion_unknown
 		"08006": true,  // a proxy lost its server
 	} {
-		err := l.transaction(t.Context(), func(*pgx.Batch) error { return nil }, func(b *pgx.Batch) error {
+		err := s.transaction(t.Context(), func(*pgx.Batch) error { return nil }, func(b *pgx.Batch) error {
 			b.Queue(`DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '` + code + `'; END $$`)
 			return nil
 		}, nil)

@@ -17,7 +17,7 @@ type Timer struct {
 
 // Timers sets the timers with the given name and returns those of the given keys. A timer whose mark differs from the
 // stored one restarts at the given head. The mark "" removes a timer. A key that is not given keeps its timer.
-func (l *Store) Timers(ctx context.Context, name string, head uint64, marks map[common.Address]string) (map[common.Address]Timer, error) {
+func (s *Store) Timers(ctx context.Context, name string, head uint64, marks map[common.Address]string) (map[common.Address]Timer, error) {
 	if len(marks) == 0 {
 		return nil, nil
 	}
@@ -32,7 +32,7 @@ func (l *Store) Timers(ctx context.Context, name string, head uint64, marks map[
 	timers := map[common.Address]Timer{}
 	batch := new(pgx.Batch) // one database transaction
 	if len(removed) > 0 {
-		batch.Queue(`DELETE FROM relayer_timers WHERE chain_id = $1 AND name = $2 AND address = ANY($3)`, l.ChainID, name, removed)
+		batch.Queue(`DELETE FROM relayer_timers WHERE chain_id = $1 AND name = $2 AND address = ANY($3)`, s.ChainID, name, removed)
 	}
 	if len(set) > 0 {
 		// An unchanged timer is not touched, because even a lock would write. The rows are sorted, so that two processes do
@@ -41,9 +41,9 @@ func (l *Store) Timers(ctx context.Context, name string, head uint64, marks map[
 			SELECT $1, m.address, $2, m.mark, $5 FROM unnest($3::text[], $4::text[]) AS m (address, mark)
 			WHERE NOT EXISTS (SELECT FROM relayer_timers t WHERE (t.chain_id, t.address, t.name, t.mark) = ($1, m.address, $2, m.mark)) ORDER BY m.address
 			ON CONFLICT (chain_id, address, name) DO UPDATE SET mark = excluded.mark, head = excluded.head, since = now()`,
-			l.ChainID, name, set, texts, int64(head))
+			s.ChainID, name, set, texts, int64(head))
 		batch.Queue(`SELECT address, head, extract(epoch FROM now() - since)::float8 FROM relayer_timers WHERE chain_id = $1 AND name = $2 AND address = ANY($3)`,
-			l.ChainID, name, set).Query(func(rows pgx.Rows) error {
+			s.ChainID, name, set).Query(func(rows pgx.Rows) error {
 			var address string
 			var t Timer
 			var seconds float64
@@ -55,7 +55,7 @@ func (l *Store) Timers(ctx context.Context, name string, head uint64, marks map[
 			return err
 		})
 	}
-	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, fmt.Errorf("set timers %q: %w", name, err)
 	}
 	return timers, nil

@@ -10,17 +10,17 @@ import (
 
 func TestTimers(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 2)
-	a, b := terms.Held[0], terms.Held[1]
+	s, limits := setup(t, 2)
+	a, b := limits.Held[0], limits.Held[1]
 	set := func(name string, head uint64, marks map[common.Address]string) map[common.Address]Timer {
 		t.Helper()
-		timers, err := l.Timers(t.Context(), name, head, marks)
+		timers, err := s.Timers(t.Context(), name, head, marks)
 		require.NoError(t, err)
 		return timers
 	}
 	later := func() {
 		t.Helper()
-		_, err := l.db.Exec(t.Context(), `UPDATE relayer_timers SET since = since - interval '1 hour'`)
+		_, err := s.db.Exec(t.Context(), `UPDATE relayer_timers SET since = since - interval '1 hour'`)
 		require.NoError(t, err)
 	}
 	require.Equal(t, map[common.Address]Timer{a: {Head: 3}, b: {Head: 3}}, set("x", 3, map[common.Address]string{a: "1", b: "2"}))

@@ -36,56 +36,56 @@ var ErrToppedUp = errors.New("the key is being topped up")
 // fails with [ErrToppedUp], with a [relayer.LimitError] if the day's limit is reached, or with a [relayer.FundsError];
 // nothing is stored then. Each top-up locks the funding key. That makes the limits exact, and prevents two concurrent
 // top-ups of a key, whichever process requests them.
-func (l *Store) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, error) {
-	var h keyAllocation
+func (s *Store) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, error) {
+	var allocation keyAllocation
 	var tx *relayer.Transaction
 	var busy bool
 	daily := account{scope: scopeTopUp}
-	err := l.transaction(ctx, func(b *pgx.Batch) error {
-		h.lock(b, l, AllocationLimits{Held: []common.Address{t.From}, Cap: t.Cap})
-		h.budgets.open(Budgets{})
+	err := s.transaction(ctx, func(b *pgx.Batch) error {
+		allocation.lock(b, s, AllocationLimits{Held: []common.Address{t.From}, Cap: t.Cap})
+		allocation.budgets.open(Budgets{})
 		if t.PerDay != nil {
-			h.budgets.limits[scopeTopUp] = t.PerDay
+			allocation.budgets.limits[scopeTopUp] = t.PerDay
 		}
-		h.budgets.lock(b, l, []account{daily})
+		allocation.budgets.lock(b, s, []account{daily})
 		b.Queue(`SELECT EXISTS (SELECT FROM relayer_txs WHERE kind = 'topup' AND chain_id = $1 AND to_address = $2
-			AND (open OR updated_at > now() - $3::interval))`, l.ChainID, hexAddress(t.To), t.Quiet).QueryRow(func(row pgx.Row) error {
+			AND (open OR updated_at > now() - $3::interval))`, s.ChainID, hexAddress(t.To), t.Quiet).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&busy)
 		})
 		return nil
 	}, func(b *pgx.Batch) error {
 		switch {
-		case h.failedOver:
+		case allocation.failedOver:
 			return errFailedOver
 		case busy:
 			return ErrToppedUp
 		}
 		amount := t.Amount
-		if left := h.budgets.left(daily); left != nil && left.Cmp(amount) < 0 {
+		if left := allocation.budgets.left(daily); left != nil && left.Cmp(amount) < 0 {
 			amount = left
 		}
 		if amount.Sign() <= 0 {
-			return &relayer.LimitError{Limit: "top-ups of a day", After: max(time.Second, time.Until(h.budgets.day.AddDate(0, 0, 1)))}
+			return &relayer.LimitError{Limit: "top-ups of a day", After: max(time.Second, time.Until(allocation.budgets.day.AddDate(0, 0, 1)))}
 		}
 		reserve := new(big.Int).Mul(t.Fee, new(big.Int).SetUint64(t.Gas))
 		cost := relayer.Cost(amount, reserve)
-		switch s, err := h.fundingKey(); {
+		switch from, err := allocation.fundingKey(); {
 		case err != nil:
 			return err
-		case !s.covers(cost, true):
+		case !from.covers(cost, true):
 			return &relayer.FundsError{Need: cost}
-		case s.load() >= h.cap:
+		case from.load() >= allocation.cap:
 			return &relayer.LimitError{Limit: "the funding key is full", After: queueRetry}
 		default:
-			tx = l.transactionOf(&NewTransaction{
+			tx = s.transactionOf(&NewTransaction{
 				ID: uuid.Must(uuid.NewV7()), Target: hexAddress(t.From), Kind: relayer.KindTopUp, Reserve: reserve,
 				Request: relayer.Request{To: &t.To, Value: amount, GasLimit: t.Gas, Speed: relayer.Fast},
-			}, h.now)
-			tx.From, tx.Nonce = s.address, new(h.assignNonce(s, amount, reserve))
+			}, allocation.now)
+			tx.From, tx.Nonce = from.address, new(allocation.assignNonce(from, amount, reserve))
 		}
-		h.budgets.take(daily, amount)
-		l.insert(b, []*relayer.Transaction{tx}, nil)
-		h.store(b, l)
+		allocation.budgets.take(daily, amount)
+		s.insert(b, []*relayer.Transaction{tx}, nil)
+		allocation.store(b, s)
 		return nil
 	}, nil)
 	if taken := new(pgconn.PgError); errors.As(err, &taken) && taken.ConstraintName == "relayer_txs_topup" {
@@ -98,19 +98,19 @@ func (l *Store) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, error
 }
 
 // fundingKey returns the only locked key, if it may be used.
-func (h *keyAllocation) fundingKey() (*lockedKey, error) {
+func (a *keyAllocation) fundingKey() (*lockedKey, error) {
 	switch {
-	case len(h.keys) == 0 || !h.keys[0].funding:
+	case len(a.keys) == 0 || !a.keys[0].funding:
 		return nil, fmt.Errorf("%w: the funding key is not registered", relayer.ErrUnavailable)
-	case h.keys[0].paused:
+	case a.keys[0].paused:
 		return nil, relayer.ErrPaused
-	case !h.keys[0].enabled:
-		return nil, fmt.Errorf("%w: %s", relayer.ErrDisabled, h.keys[0].disabled)
-	case h.keys[0].stuck:
+	case !a.keys[0].enabled:
+		return nil, fmt.Errorf("%w: %s", relayer.ErrDisabled, a.keys[0].disabled)
+	case a.keys[0].stuck:
 		return nil, fmt.Errorf("%w: the funding key is stuck", relayer.ErrUnavailable)
 	}
-	if !h.keys[0].compared {
+	if !a.keys[0].compared {
 		return nil, fmt.Errorf("%w: the funding key was not compared with the chain yet", relayer.ErrUnavailable)
 	}
-	return h.keys[0], nil
+	return a.keys[0], nil
 }

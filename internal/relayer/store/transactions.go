@@ -32,18 +32,18 @@ func selectToShow(rows string) string {
 }
 
 // Transaction returns one transaction, or [relayer.ErrNotFound] if the pool has none with that id.
-func (l *Store) Transaction(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
-	return l.one(ctx, ` WHERE id = $1 AND chain_id = $2 AND pool_id = $3`, id, l.ChainID, l.Pool)
+func (s *Store) Transaction(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
+	return s.one(ctx, ` WHERE id = $1 AND chain_id = $2 AND pool_id = $3`, id, s.ChainID, s.Pool)
 }
 
 // TransactionByNonce returns the transaction with a key's nonce, in the chain's current generation.
-func (l *Store) TransactionByNonce(ctx context.Context, key common.Address, nonce uint64) (*relayer.Transaction, error) {
-	return l.one(ctx, ` WHERE relayer_address = $1 AND nonce = $2 AND chain_id = $3 AND pool_id = $4 AND generation = `+generationSQL("$3"),
-		hexAddress(key), int64(nonce), l.ChainID, l.Pool)
+func (s *Store) TransactionByNonce(ctx context.Context, key common.Address, nonce uint64) (*relayer.Transaction, error) {
+	return s.one(ctx, ` WHERE relayer_address = $1 AND nonce = $2 AND chain_id = $3 AND pool_id = $4 AND generation = `+generationSQL("$3"),
+		hexAddress(key), int64(nonce), s.ChainID, s.Pool)
 }
 
-func (l *Store) one(ctx context.Context, where string, args ...any) (*relayer.Transaction, error) {
-	txs, err := l.show(ctx, new(pgx.Batch), selectToShow(`relayer_txs`)+where, args...)
+func (s *Store) one(ctx context.Context, where string, args ...any) (*relayer.Transaction, error) {
+	txs, err := s.show(ctx, new(pgx.Batch), selectToShow(`relayer_txs`)+where, args...)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read a transaction: %w", err)
@@ -61,8 +61,8 @@ const flushDelay = 30 * time.Second
 // those that allocate nonces, and those that make transactions mined or final. So if the query returns such a row, show
 // waits until it is on disk. Callers never read such a row that a crash then removes. Both use one connection, because a
 // server crash in between breaks it.
-func (l *Store) show(ctx context.Context, batch *pgx.Batch, query string, args ...any) (txs []*relayer.Transaction, err error) {
-	conn, err := l.db.Acquire(ctx)
+func (s *Store) show(ctx context.Context, batch *pgx.Batch, query string, args ...any) (txs []*relayer.Transaction, err error) {
+	conn, err := s.db.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -108,11 +108,11 @@ const CountLimit = 10_000
 
 // Transactions lists a page, the newest first, and counts all matches, but no further than [CountLimit] beyond the page. A
 // total of that size is a lower bound.
-func (l *Store) Transactions(ctx context.Context, f Filter, offset, limit int) (txs []*relayer.Transaction, total int, err error) {
-	where, args := f.where(l)
+func (s *Store) Transactions(ctx context.Context, f Filter, offset, limit int) (txs []*relayer.Transaction, total int, err error) {
+	where, args := f.where(s)
 	batch := new(pgx.Batch)
 	batch.Queue(`SELECT count(*) FROM (SELECT FROM relayer_txs`+where+fmt.Sprintf(` LIMIT %d) matching`, offset+limit+CountLimit), args...).QueryRow(func(row pgx.Row) error { return row.Scan(&total) })
-	txs, err = l.show(ctx, batch, page(where, offset, limit), args...)
+	txs, err = s.show(ctx, batch, page(where, offset, limit), args...)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list transactions: %w", err)
 	}
@@ -125,9 +125,9 @@ func page(where string, offset, limit int) string {
 	return selectToShow(`(SELECT * FROM relayer_txs`+where+fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d) AS relayer_txs`, offset, limit)) + ` ORDER BY id DESC`
 }
 
-func (f *Filter) where(l *Store) (where string, args []any) {
+func (f *Filter) where(s *Store) (where string, args []any) {
 	conditions := []string{"chain_id = $1", "pool_id = $2"}
-	args = []any{l.ChainID, l.Pool}
+	args = []any{s.ChainID, s.Pool}
 	add := func(condition string, arg any) {
 		args = append(args, arg)
 		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
@@ -179,14 +179,14 @@ func indexed(statuses []relayer.Status) (conditions []string) {
 }
 
 // LastConfirmed returns when a key's transaction, or with the zero address any, was last confirmed; zero for never.
-func (l *Store) LastConfirmed(ctx context.Context, key common.Address) (time.Time, error) {
+func (s *Store) LastConfirmed(ctx context.Context, key common.Address) (time.Time, error) {
 	address := hexAddress(key)
 	if key == (common.Address{}) {
 		address = ""
 	}
 	var last *time.Time
-	err := l.db.QueryRow(ctx, `SELECT max(last_confirmed_at) FROM relayer_keys
-		WHERE chain_id = $1 AND pool_id = $2 AND (address = $3 OR $3 = '')`, l.ChainID, l.Pool, address).Scan(&last)
+	err := s.db.QueryRow(ctx, `SELECT max(last_confirmed_at) FROM relayer_keys
+		WHERE chain_id = $1 AND pool_id = $2 AND (address = $3 OR $3 = '')`, s.ChainID, s.Pool, address).Scan(&last)
 	if err != nil || last == nil {
 		return time.Time{}, err
 	}

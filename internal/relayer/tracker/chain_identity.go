@@ -43,31 +43,31 @@ var errNotChecked = errors.New("no node has confirmed yet that the chain is the 
 
 // NewChainIdentity returns a ChainIdentity; Run runs it. The clients do not use endpoints with another history while a majority
 // of the responding nodes has the recorded one.
-func NewChainIdentity(c Chain, l *store.Store, log *slog.Logger, clients ...Excluder) *ChainIdentity {
+func NewChainIdentity(c Chain, s *store.Store, log *slog.Logger, clients ...Excluder) *ChainIdentity {
 	g := &ChainIdentity{
-		chain: c, store: l, log: log, clients: clients, faults: map[string]error{}, compared: map[string]bool{}, excluded: map[string]bool{},
+		chain: c, store: s, log: log, clients: clients, faults: map[string]error{}, compared: map[string]bool{}, excluded: map[string]bool{},
 	}
 	g.state.Store(&errNotChecked)
 	return g
 }
 
 // Err returns nil while transactions may be sent, and the reason otherwise. It calls no node.
-func (g *ChainIdentity) Err() error { return *g.state.Load() }
+func (c *ChainIdentity) Err() error { return *c.state.Load() }
 
 // Run checks the chain at each head, and each second without one, until ctx ends. It returns nil.
-func (g *ChainIdentity) Run(ctx context.Context) error {
+func (c *ChainIdentity) Run(ctx context.Context) error {
 	var head common.Hash
 	patience := slowNodeGrace // wait for a slow node, so that sending starts soon
 	for ctx.Err() == nil {
-		err := g.check(ctx, patience)
-		if patience = 0; errors.Is(g.Err(), errNotChecked) {
+		err := c.check(ctx, patience)
+		if patience = 0; errors.Is(c.Err(), errNotChecked) {
 			patience = slowNodeGrace
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, errForeign) {
-			g.log.Debug("chain could not be recognized", "err", err)
+			c.log.Debug("chain could not be recognized", "err", err)
 		}
 		wait, cancel := context.WithTimeout(ctx, time.Second)
-		if h, err := g.chain.Next(wait, head); err == nil {
+		if h, err := c.chain.Next(wait, head); err == nil {
 			head = h.Hash
 		}
 		cancel()
@@ -83,25 +83,25 @@ const slowNodeGrace = time.Second
 
 // Check queries all nodes now, and returns the reason why no transactions may be sent. If no node responds, the previous
 // state is kept. A node that was not waited for keeps its previous fault.
-func (g *ChainIdentity) Check(ctx context.Context) error { return g.check(ctx, slowNodeGrace) }
+func (c *ChainIdentity) Check(ctx context.Context) error { return c.check(ctx, slowNodeGrace) }
 
-func (g *ChainIdentity) check(ctx context.Context, patience time.Duration) error {
-	doubts := g.contradictions.Load()
-	known, err := g.remembered(ctx)
+func (c *ChainIdentity) check(ctx context.Context, patience time.Duration) error {
+	doubts := c.contradictions.Load()
+	known, err := c.remembered(ctx)
 	if err != nil {
-		return errors.Join(g.Err(), err)
+		return errors.Join(c.Err(), err)
 	}
-	anchors := g.chain.Anchors(ctx, known.Anchor.Number, patience)
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	anchors := c.chain.Anchors(ctx, known.Anchor.Number, patience)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	matching, behind := map[string]bool{}, map[string]bool{}
 	var faults []error
 	for _, a := range anchors {
-		fault := g.faults[a.Endpoint]
+		fault := c.faults[a.Endpoint]
 		switch {
 		case !a.Block.IsZero() && a.Block.Hash == known.Anchor.Hash: // also if it does not return its genesis block
 			fault = nil
-			matching[a.Endpoint], g.compared[a.Endpoint] = true, true
+			matching[a.Endpoint], c.compared[a.Endpoint] = true, true
 		case errors.Is(a.Err, context.Canceled): // not waited for
 		case a.Err != nil:
 			fault = nil
@@ -114,56 +114,56 @@ func (g *ChainIdentity) check(ctx context.Context, patience time.Duration) error
 		default:
 			fault = reorganized(a.Endpoint, a.Block, known)
 		}
-		if g.faults[a.Endpoint] = fault; fault != nil {
+		if c.faults[a.Endpoint] = fault; fault != nil {
 			faults = append(faults, fault)
 		}
 	}
 	quorum := len(matching) > len(faults) // of the nodes that could be compared
 	for _, a := range anchors {
-		fault := g.faults[a.Endpoint]
+		fault := c.faults[a.Endpoint]
 		switch {
 		case matching[a.Endpoint]:
-			g.exclude(a.Endpoint, evm.Exclusion{})
+			c.exclude(a.Endpoint, evm.Exclusion{})
 		case !quorum: // no majority is right: nothing is sent, and an excluded endpoint stays excluded
 		case fault != nil:
-			g.exclude(a.Endpoint, evm.Exclusion{Reason: fault.Error()})
+			c.exclude(a.Endpoint, evm.Exclusion{Reason: fault.Error()})
 		case behind[a.Endpoint]:
-			g.exclude(a.Endpoint, evm.Exclusion{
+			c.exclude(a.Endpoint, evm.Exclusion{
 				Reason: fmt.Sprintf("it has no block %d, by which the chain is recognized: it is syncing, or of another chain", known.Anchor.Number),
 			})
-		case !g.compared[a.Endpoint] && !g.excluded[a.Endpoint]:
-			g.exclude(a.Endpoint, evm.Exclusion{Reason: "its history has not been compared yet", Undecided: true})
+		case !c.compared[a.Endpoint] && !c.excluded[a.Endpoint]:
+			c.exclude(a.Endpoint, evm.Exclusion{Reason: "its history has not been compared yet", Undecided: true})
 		}
 	}
 	switch {
 	case quorum:
-		if g.contradictions.Load() == doubts { // these responses may be older than a view that contradicted meanwhile
-			g.set(nil)
+		if c.contradictions.Load() == doubts { // these responses may be older than a view that contradicted meanwhile
+			c.set(nil)
 		}
 	case len(faults) > 0 && len(matching) > 0:
-		g.set(fmt.Errorf("%d of %d nodes that answer have the recorded history, which is no majority: %w",
+		c.set(fmt.Errorf("%d of %d nodes that answer have the recorded history, which is no majority: %w",
 			len(matching), len(matching)+len(faults), errors.Join(faults...)))
 	case len(faults) > 0:
-		g.set(errors.Join(faults...))
+		c.set(errors.Join(faults...))
 	case len(behind) > 0:
-		g.set(fmt.Errorf("no node has block %d, which has been seen on this chain: they are syncing, or the chain was reset", known.Anchor.Number))
+		c.set(fmt.Errorf("no node has block %d, which has been seen on this chain: they are syncing, or the chain was reset", known.Anchor.Number))
 	}
-	return g.Err()
+	return c.Err()
 }
 
 // exclude excludes an endpoint from use, or includes it again. An excluded endpoint stays excluded until it has the
 // recorded history, also while it does not respond. g.mu is held.
-func (g *ChainIdentity) exclude(endpoint string, e evm.Exclusion) {
+func (c *ChainIdentity) exclude(endpoint string, e evm.Exclusion) {
 	out := e != (evm.Exclusion{})
 	switch {
-	case out && !g.excluded[endpoint] && !e.Undecided:
-		g.log.Error("endpoint excluded", "endpoint", endpoint, "reason", e.Reason)
-	case !out && g.excluded[endpoint]:
-		g.log.Info("endpoint included", "endpoint", endpoint)
+	case out && !c.excluded[endpoint] && !e.Undecided:
+		c.log.Error("endpoint excluded", "endpoint", endpoint, "reason", e.Reason)
+	case !out && c.excluded[endpoint]:
+		c.log.Info("endpoint included", "endpoint", endpoint)
 	}
-	g.excluded[endpoint] = out && !e.Undecided
-	for _, c := range g.clients {
-		c.Exclude(endpoint, e)
+	c.excluded[endpoint] = out && !e.Undecided
+	for _, client := range c.clients {
+		client.Exclude(endpoint, e)
 	}
 }
 
@@ -177,8 +177,8 @@ func reorganized(node string, has evm.Header, known store.Chain) error {
 // Verify compares a view with the recorded chain. It does not query other nodes unless the view is too short, because one
 // of them may hang. If the view has another history, sending stops from here on. Verify fails if the round must not draw
 // conclusions from the view.
-func (g *ChainIdentity) Verify(ctx context.Context, v View) error {
-	known, err := g.store.Chain(ctx)
+func (c *ChainIdentity) Verify(ctx context.Context, v View) error {
+	known, err := c.store.Chain(ctx)
 	if errors.Is(err, store.ErrNoChain) {
 		return nil
 	}
@@ -187,7 +187,7 @@ func (g *ChainIdentity) Verify(ctx context.Context, v View) error {
 	}
 	number := known.Anchor.Number
 	if number > v.Header().Number { // it is syncing, or the chain was reset: the other nodes decide
-		if err := g.Check(ctx); err != nil {
+		if err := c.Check(ctx); err != nil {
 			return err
 		}
 		return fmt.Errorf("the node has no block %d, which has been seen on this chain", number)
@@ -202,52 +202,52 @@ func (g *ChainIdentity) Verify(ctx context.Context, v View) error {
 	if headers[0].Hash == known.Anchor.Hash {
 		return nil
 	}
-	g.contradictions.Add(1)
+	c.contradictions.Add(1)
 	err = reorganized("the node", headers[0], known)
-	g.set(err)
+	c.set(err)
 	return err
 }
 
 // remembered returns the recorded chain. If none is recorded, it records the genesis block of the nodes, if they agree.
-func (g *ChainIdentity) remembered(ctx context.Context) (store.Chain, error) {
-	known, err := g.store.Chain(ctx)
+func (c *ChainIdentity) remembered(ctx context.Context) (store.Chain, error) {
+	known, err := c.store.Chain(ctx)
 	if err == nil || !errors.Is(err, store.ErrNoChain) {
 		return known, err
 	}
 	var genesis common.Hash
-	for _, a := range g.chain.Anchors(ctx, 0, 0) {
+	for _, a := range c.chain.Anchors(ctx, 0, 0) {
 		switch {
 		case a.Err != nil || a.Genesis == (common.Hash{}):
 		case genesis == (common.Hash{}):
 			genesis = a.Genesis
 		case genesis != a.Genesis:
 			err := fmt.Errorf("the nodes disagree about the genesis block: %s and %s", genesis, a.Genesis)
-			g.set(err)
+			c.set(err)
 			return known, err
 		}
 	}
 	if genesis == (common.Hash{}) {
 		return known, errNotChecked
 	}
-	return g.store.InitChain(ctx, genesis)
+	return c.store.InitChain(ctx, genesis)
 }
 
 // faultLogged is the interval at which a lasting fault is logged.
 const faultLogged = time.Minute
 
-func (g *ChainIdentity) set(now error) {
-	before := g.state.Swap(&now)
+func (c *ChainIdentity) set(now error) {
+	before := c.state.Swap(&now)
 	switch {
 	case now == nil && *before != nil:
-		g.log.Info("chain verified, sending enabled")
-	case now != nil && (*before == nil || (*before).Error() != now.Error() || time.Since(time.Unix(g.logged.Load(), 0)) >= faultLogged):
-		g.logged.Store(time.Now().Unix())
-		g.log.Error("sending stopped", "err", now)
+		c.log.Info("chain verified, sending enabled")
+	case now != nil && (*before == nil || (*before).Error() != now.Error() || time.Since(time.Unix(c.logged.Load(), 0)) >= faultLogged):
+		c.logged.Store(time.Now().Unix())
+		c.log.Error("sending stopped", "err", now)
 	}
 }
 
 // StartOver replaces the known chain by the nodes' current one; see [store.Store.ResetChain]. Only an operator calls it.
-func StartOver(ctx context.Context, c *evm.Client, l *store.Store, known store.Chain) (dropped int, err error) {
+func StartOver(ctx context.Context, c *evm.Client, s *store.Store, known store.Chain) (dropped int, err error) {
 	view, err := c.Latest(ctx)
 	if err != nil {
 		return 0, err
@@ -261,7 +261,7 @@ func StartOver(ctx context.Context, c *evm.Client, l *store.Store, known store.C
 	if genesis == (common.Hash{}) {
 		return 0, errNotChecked
 	}
-	addresses, err := l.Addresses(ctx)
+	addresses, err := s.Addresses(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -273,5 +273,5 @@ func StartOver(ctx context.Context, c *evm.Client, l *store.Store, known store.C
 	for i, a := range addresses {
 		nonces[a] = counts[i]
 	}
-	return l.ResetChain(ctx, known, genesis, store.Block{Hash: genesis}, nonces)
+	return s.ResetChain(ctx, known, genesis, store.Block{Hash: genesis}, nonces)
 }

@@ -139,7 +139,7 @@ func TestMoveAnchor_NoMajority_IsNotMoved(t *testing.T) {
 			before, err := f.Store.Chain(t.Context())
 			require.NoError(t, err)
 			f.commitTo(60, head)
-			require.Positive(t, others.asked.Load())
+			require.Positive(t, others.calls.Load())
 			known, err := f.Store.Chain(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, before.Anchor, known.Anchor)
@@ -156,11 +156,11 @@ func TestMoveAnchor_NoMajority_IsNotMoved(t *testing.T) {
 type disputed struct {
 	tracker.Chain
 	add   atomic.Pointer[evm.Anchor]
-	asked atomic.Int64
+	calls atomic.Int64
 }
 
 func (d *disputed) Anchors(ctx context.Context, number uint64, stragglers time.Duration) []evm.Anchor {
-	d.asked.Add(1)
+	d.calls.Add(1)
 	anchors := d.Chain.Anchors(ctx, number, stragglers)
 	if a := d.add.Load(); a != nil {
 		anchors = append(anchors, *a)

@@ -64,14 +64,14 @@ func TestRound_BlockMakesRoom_DispatchesQueued(t *testing.T) {
 	}
 }
 
-// looks is a chain that reports each read.
-type looks struct {
+// latestCalls is a chain that reports each read.
+type latestCalls struct {
 	tracker.Chain
 	ctx context.Context
 	at  chan time.Time
 }
 
-func (l *looks) Latest(ctx context.Context) (tracker.View, error) {
+func (l *latestCalls) Latest(ctx context.Context) (tracker.View, error) {
 	select {
 	case l.at <- time.Now():
 	case <-l.ctx.Done(): // the test is over
@@ -91,7 +91,7 @@ func TestHeads_NodeLags_IsQueriedAtGrowingIntervals(t *testing.T) {
 	f.options.Registry = prometheus.NewRegistry()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	l := &looks{ctx: ctx, at: make(chan time.Time)}
+	l := &latestCalls{ctx: ctx, at: make(chan time.Time)}
 	f.options.Tracker = func(c *tracker.Config) {
 		c.Tend, c.ChainIdentity = time.Hour, nil
 		l.Chain = c.Chain

@@ -51,7 +51,7 @@ func (t *Tracker) claim(stopped context.Context) error {
 		if !yielding { // a trial is logged when a round has succeeded, because there may be one every few seconds
 			t.logFollowing()
 		}
-		t.last, t.hinted, t.heard, t.behind = evm.Header{}, evm.Header{}, time.Time{}, 0
+		t.last, t.hinted, t.headAt, t.behind = evm.Header{}, evm.Header{}, time.Time{}, 0
 		t.lease.good, t.lease.taken = time.Time{}, time.Now()
 		t.noteFees(nil)
 		t.forget()

@@ -41,7 +41,7 @@ func (r *round) maintain(ctx context.Context) error {
 // signerTasks are the tasks that need each key's signer, in order.
 type signerTasks map[common.Address][]func() error
 
-func (c signerTasks) add(key common.Address, chore func() error) { c[key] = append(c[key], chore) }
+func (t signerTasks) add(key common.Address, chore func() error) { t[key] = append(t[key], chore) }
 
 // signerTaskLimit bounds for how many keys signer tasks run concurrently.
 const signerTaskLimit = 32
@@ -92,7 +92,7 @@ func (t *Tracker) end(key common.Address) {
 
 // unsigned signs for nonces that another process allocated and did not sign for.
 func (r *round) unsigned(ctx context.Context) error {
-	held := slices.DeleteFunc(r.mined(), func(f store.KeyNonce) bool { return !slices.Contains(r.cfg.Terms.Held, f.Key) })
+	held := slices.DeleteFunc(r.mined(), func(f store.KeyNonce) bool { return !slices.Contains(r.cfg.Allocation.Held, f.Key) })
 	txs, err := r.cfg.Store.Unsigned(ctx, held, r.cfg.Abandoned, tendLimit)
 	if err != nil || len(txs) == 0 {
 		return err
@@ -186,7 +186,7 @@ func (r *round) moreGas(ctx context.Context, todo signerTasks, a *relayer.Attemp
 
 // giveUp sets the intent of a rejected transaction to fail, so that a no-op takes its nonce. It does nothing if the
 // transaction has an intent already, or is mined after all.
-func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o evm.Outcome, said error) error {
+func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o evm.Outcome, cause error) error {
 	tx, err := r.cfg.Store.Transaction(ctx, a.TxID)
 	if err != nil || tx.Intent != relayer.IntentSend || tx.Status == relayer.Mined || tx.Status.Final() {
 		return err
@@ -200,7 +200,7 @@ func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o evm.Outcome, s
 	}
 	r.cfg.Metrics.rejected.Inc()
 	r.cfg.Log.Warn("no node will ever take the transaction; a no-op takes its nonce",
-		"tx", a.TxID, "key", a.From, "nonce", a.Nonce, "outcome", o.String(), "err", said)
+		"tx", a.TxID, "key", a.From, "nonce", a.Nonce, "outcome", o.String(), "err", cause)
 	return nil
 }
 
@@ -401,11 +401,11 @@ func (r *round) requestedBumps(ctx context.Context, todo signerTasks) error {
 // dispatchQueued allocates keys to queued transactions and signs them.
 func (r *round) dispatchQueued(ctx context.Context) error {
 	for {
-		seated, err := r.cfg.Store.Dispatch(ctx, r.cfg.Terms, tendLimit)
-		if err != nil || len(seated) == 0 {
+		dispatched, err := r.cfg.Store.Dispatch(ctx, r.cfg.Allocation, tendLimit)
+		if err != nil || len(dispatched) == 0 {
 			return err
 		}
-		r.sign(seated)
+		r.sign(dispatched)
 	}
 }
 

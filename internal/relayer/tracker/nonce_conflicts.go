@@ -72,7 +72,7 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 
 // due reports whether the nonce is searched at this head. Searching is expensive, so the interval between searches doubles
 // each time, in heads.
-func (l *unexplainedNonce) due() bool { return l.heads >= searchAfter && l.heads&(l.heads-1) == 0 }
+func (u *unexplainedNonce) due() bool { return u.heads >= searchAfter && u.heads&(u.heads-1) == 0 }
 
 // unexplainedSince returns for how many heads each key's lowest unexplained nonce has been unexplained, less than
 // searchAfter. The time is stored, because the tracking process may change more often than blocks are made.

@@ -16,7 +16,7 @@ import (
 func (r *round) observe(ctx context.Context) error {
 	marks := map[common.Address]string{}
 	for i, k := range r.keys {
-		if slices.Contains(r.cfg.Terms.Held, k.Address) {
+		if slices.Contains(r.cfg.Allocation.Held, k.Address) {
 			continue
 		}
 		if marks[k.Address] = ""; k.PendingCount > 0 {

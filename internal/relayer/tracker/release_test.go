@@ -33,13 +33,13 @@ func TestLease_ProcessLacksAKey_ReleasesIt(t *testing.T) {
 	relayertest.Start(t, f.options)
 
 	// This transaction was allocated by a process that is gone.
-	verdicts, err := f.Store.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{missing}, Cap: 1}, []*store.NewTransaction{{
+	results, err := f.Store.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{missing}, Cap: 1}, []*store.NewTransaction{{
 		ID: uuid.Must(uuid.NewV7()), Target: relayertest.PoolID, Caller: "test", Kind: relayer.KindTransaction,
 		Request: relayer.Request{To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 21_000, Speed: relayer.Fast},
 	}})
 	require.NoError(t, err)
-	require.NoError(t, verdicts[0].Err)
-	claimed := f.Reaches(t, verdicts[0].Tx, relayer.Broadcasted)
+	require.NoError(t, results[0].Err)
+	claimed := f.Reaches(t, results[0].Tx, relayer.Broadcasted)
 	require.Equal(t, missing, claimed.From)
 	f.chain.Commit()
 	f.chain.Commit()

@@ -22,9 +22,9 @@ func TestReverted_TellsTheData(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy  bool
 		refused []string
-		told    bool
+		given   bool
 	}{
-		"asked for":     {policy: true, told: true},
+		"asked for":     {policy: true, given: true},
 		"not available": {policy: true, refused: []string{"debug_traceTransaction", "eth_call"}},
 		"not asked for": {},
 	} {
@@ -56,7 +56,7 @@ func TestReverted_TellsTheData(t *testing.T) {
 			}
 			fails, succeeds := submit(contracts.Refuse(7)), submit(contracts.Hit(common.Hash{1}))
 			done := f.commitUntil(fails, relayer.Reverted)
-			if test.told {
+			if test.given {
 				data := slices.Concat(contracts.RefusedSelector(), common.BytesToHash(done.From[:]).Bytes(), common.BytesToHash([]byte{7}).Bytes())
 				require.Equal(t, "Transaction reverted on-chain (revert_data: 0x"+hex.EncodeToString(data)+")", done.StatusReason)
 			} else {

@@ -80,12 +80,12 @@ const DefaultMaxNonceJump = 64
 type Config struct {
 	// Name identifies this process among those of the pool, and differs after a restart. Default: the host, the process id and
 	// a random part.
-	Name   string
-	Store  *store.Store
-	Sender *sender.Sender
-	Chain  Chain
-	Terms  store.AllocationLimits
-	Log    *slog.Logger
+	Name       string
+	Store      *store.Store
+	Sender     *sender.Sender
+	Chain      Chain
+	Allocation store.AllocationLimits
+	Log        *slog.Logger
 
 	// Everywhere returns the highest pending nonce of each key over all nodes, or an error unless all nodes responded.
 	// Default: the pending nonces of the round's node.
@@ -138,7 +138,7 @@ type Tracker struct {
 
 	last        evm.Header                           // of the last round that succeeded
 	hinted      evm.Header                           // the newest known head; the queried node may be behind it
-	heard       time.Time                            // when a head arrived that was not processed yet; zero: none
+	headAt      time.Time                            // when a head arrived that was not processed yet; zero: none
 	behind      int                                  // successive rounds that did not reach it
 	unexplained map[store.KeyNonce]*unexplainedNonce // used nonces for which no transaction was found
 	anchor      store.Block
@@ -348,8 +348,8 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 		if t.hinted = head; head.Hash == t.last.Hash {
 			continue // a round found it before the hint arrived
 		}
-		if t.heard.IsZero() {
-			t.heard = time.Now()
+		if t.headAt.IsZero() {
+			t.headAt = time.Now()
 		}
 		return
 	}
@@ -458,9 +458,9 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 		}
 		t.last = r.head
 		t.cfg.Metrics.block.Set(float64(r.head.Number))
-		if !t.heard.IsZero() && t.last.Number >= t.hinted.Number {
-			t.cfg.Metrics.lag.Observe(time.Since(t.heard).Seconds())
-			t.heard = time.Time{}
+		if !t.headAt.IsZero() && t.last.Number >= t.hinted.Number {
+			t.cfg.Metrics.lag.Observe(time.Since(t.headAt).Seconds())
+			t.headAt = time.Time{}
 		}
 	}
 	t.cfg.Metrics.round.SetToCurrentTime()

@@ -26,11 +26,11 @@ import (
 // failing is a testing.TB that records a failure.
 type failing struct {
 	testing.TB
-	said string
+	message string
 }
 
 func (f *failing) Fatalf(format string, args ...any) {
-	f.said = fmt.Sprintf(format, args...)
+	f.message = fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
@@ -42,7 +42,7 @@ func TestGeth_Missing_FailsTheTest(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { testchain.Geth(f, testchain.GethOptions{}) })
 	wg.Wait()
-	require.Contains(t, f.said, "scripts/setup.sh test")
+	require.Contains(t, f.message, "scripts/setup.sh test")
 }
 
 // awaitMined waits for a receipt and returns it.
@@ -161,7 +161,7 @@ func TestGeth_KilledNotDurable_RestartFails(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(n.Restart)
 	wg.Wait()
-	require.Contains(t, f.said, "not Durable")
+	require.Contains(t, f.message, "not Durable")
 }
 
 func TestGeth_Paused_AnswersLater(t *testing.T) {

@@ -35,11 +35,11 @@ func schema() postgres.Migrations {
 // failing is a testing.TB that records a failure.
 type failing struct {
 	testing.TB
-	said string
+	message string
 }
 
 func (f *failing) Fatalf(format string, args ...any) {
-	f.said = fmt.Sprintf(format, args...)
+	f.message = fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
@@ -52,7 +52,7 @@ func TestOwn_ServerMissing_FailsTheTest(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { testpostgres.Own(f) })
 	wg.Wait()
-	require.Contains(t, f.said, "apt-get install postgresql")
+	require.Contains(t, f.message, "apt-get install postgresql")
 }
 
 func databases(t *testing.T, pool *pgxpool.Pool, like string) (n int) {

@@ -45,8 +45,8 @@ type Process struct {
 	ready chan struct{} // closed when it reports that it is ready
 	ended chan struct{} // closed when it has ended
 
-	mu   sync.Mutex
-	said []string // its last lines of output, or the first ones of a panic
+	mu     sync.Mutex
+	output []string // its last lines of output, or the first ones of a panic
 }
 
 // keptLines is how many lines of output a Process keeps.
@@ -89,13 +89,13 @@ func (p *Process) watch(out io.Reader, isReady func(string) bool) {
 		if !panicked {
 			panicked = strings.HasPrefix(lines.Text(), "panic: ") || strings.HasPrefix(lines.Text(), "fatal error: ")
 			if panicked { // the stacks of all goroutines follow, and the first one is the cause
-				p.said = nil
+				p.output = nil
 			}
 		}
-		if p.said = append(p.said, lines.Text()); len(p.said) > keptLines && panicked {
-			p.said = p.said[:keptLines]
+		if p.output = append(p.output, lines.Text()); len(p.output) > keptLines && panicked {
+			p.output = p.output[:keptLines]
 		}
-		p.said = p.said[max(0, len(p.said)-keptLines):]
+		p.output = p.output[max(0, len(p.output)-keptLines):]
 		p.mu.Unlock()
 		if !ready && isReady(lines.Text()) {
 			ready = true
@@ -109,7 +109,7 @@ func (p *Process) watch(out io.Reader, isReady func(string) bool) {
 func (p *Process) tail() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return strings.Join(p.said, "\n")
+	return strings.Join(p.output, "\n")
 }
 
 // PID returns the id of the process.

@@ -37,11 +37,11 @@ func set(t *testing.T, s *testredis.Server, v string) {
 // failing is a testing.TB that records a failure.
 type failing struct {
 	testing.TB
-	said string
+	message string
 }
 
 func (f *failing) Fatalf(format string, args ...any) {
-	f.said = fmt.Sprintf(format, args...)
+	f.message = fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
@@ -53,7 +53,7 @@ func TestStart_ServerMissing_FailsTheTest(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { testredis.Start(f) })
 	wg.Wait()
-	require.Contains(t, f.said, "apt-get install redis-server")
+	require.Contains(t, f.message, "apt-get install redis-server")
 }
 
 func TestServer_StoppedOrKilled_KeepsData(t *testing.T) {

@@ -133,11 +133,11 @@ func decode(text string) ([]byte, bool) {
 // timeIn returns the timestamp in the body; zero if there is none. The body is authentic by now, so its sender omitted
 // the time.
 func timeIn(body []byte) time.Time {
-	var told struct {
+	var stated struct {
 		Timestamp time.Time `json:"timestamp"`
 	}
-	if err := json.Unmarshal(body, &told); err != nil {
+	if err := json.Unmarshal(body, &stated); err != nil {
 		return time.Time{}
 	}
-	return told.Timestamp
+	return stated.Timestamp
 }

@@ -54,7 +54,7 @@ func OnRedis(t *testing.T, client redis.UniversalClient, prefix string) Backend 
 			if err != nil {
 				r.err = fmt.Errorf("event %q: %w", msg.Payload, err)
 			}
-			r.said = append(r.said, e)
+			r.events = append(r.events, e)
 			r.mu.Unlock()
 		}
 	})
@@ -73,9 +73,9 @@ type onRedis struct {
 
 	marks chan struct{}
 
-	mu   sync.Mutex
-	said []Event
-	err  error
+	mu     sync.Mutex
+	events []Event
+	err    error
 }
 
 func (r *onRedis) ctx() context.Context { return context.WithoutCancel(r.t.Context()) }
@@ -142,7 +142,7 @@ func (r *onRedis) Events() []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	require.NoError(r.t, r.err)
-	return slices.Clone(r.said)
+	return slices.Clone(r.events)
 }
 
 // Run checks that a store behaves as the Writer requires. open returns an empty store.

@@ -21,12 +21,12 @@ type Hook func(ctx context.Context, op mirror.Op, do func()) error
 // Memory is an in-memory Redis with the keys of one mirror. Its clock is time.Now, and so the fake one in a synctest
 // bubble. It is safe for concurrent use.
 type Memory struct {
-	mu   sync.Mutex
-	keys map[string]any // members, fields or string
-	hook Hook
-	skew time.Duration
-	log  []Applied
-	said []Event
+	mu     sync.Mutex
+	keys   map[string]any // members, fields or string
+	hook   Hook
+	skew   time.Duration
+	log    []Applied
+	events []Event
 }
 
 type (
@@ -84,7 +84,7 @@ func (m *Memory) Log() []Applied {
 func (m *Memory) Events() []Event {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.said)
+	return slices.Clone(m.events)
 }
 
 // Read implements mirror.Store.
@@ -192,7 +192,7 @@ func (m *Memory) write(w mirror.Write) mirror.Reply {
 func (m *Memory) apply(w mirror.Write, now time.Time) []int {
 	at := timefmt.Format(now)
 	publish := func(typ, id, url, kind, reason string) {
-		m.said = append(m.said, Event{typ, id, url, kind, w.Token.Epoch, w.Token.Seq, at, reason})
+		m.events = append(m.events, Event{typ, id, url, kind, w.Token.Epoch, w.Token.Seq, at, reason})
 	}
 	meta := fetch[fields](m, names.Meta())
 	maps.Copy(meta, fields{

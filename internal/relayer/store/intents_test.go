@@ -12,10 +12,10 @@ import (
 // A no-op is pending until the latest attempt is a no-op, whatever was signed before.
 func TestListPendingNoops_LatestAttemptIsNoNoop_IsListed(t *testing.T) {
 	t.Parallel()
-	l, terms := setup(t, 1)
-	tx := accept(t, l, terms, draft(l))[0]
+	s, limits := setup(t, 1)
+	tx := accept(t, s, limits, newTx(s))[0]
 	due := func() (ids []uuid.UUID) {
-		list, err := l.ListPendingNoops(t.Context(), all(terms), 10)
+		list, err := s.ListPendingNoops(t.Context(), all(limits), 10)
 		require.NoError(t, err)
 		for _, tx := range list {
 			ids = append(ids, tx.ID)
@@ -23,12 +23,12 @@ func TestListPendingNoops_LatestAttemptIsNoNoop_IsListed(t *testing.T) {
 		return ids
 	}
 	sign := func(number int, purpose relayer.Purpose) {
-		stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(tx, number, purpose)})
+		stored, err := s.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(tx, number, purpose)})
 		require.NoError(t, err)
 		require.Equal(t, []bool{true}, stored)
 	}
 	require.Empty(t, due())
-	_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
+	_, err := s.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{tx.ID}, due(), "nothing is signed yet")
 	sign(1, relayer.PurposeSend)
