@@ -212,27 +212,16 @@ func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	defer closing(&err, web)
 	log.Info("listening for HTTP", "http", web.Addr().String())
 
-	working, stop := context.WithCancelCause(ctx)
-	stages := newStages(working)
-	stages.add(web.Run)
-	started := false
-	err = c.serve(stages, log, reg, starting, stored, handler, postgres.LogWaiting(unlimited, starting.waiting), func() {
-		started = true
-		log.Info("API started", "version", cli.Version(), "http", web.Addr().String(), "gasless", c.Forward.Address != "")
+	return serve(ctx, "API", web.Run, log, func(stages *shutdownStages, started func()) error {
+		return c.run(stages, log, reg, starting, stored, handler, postgres.LogWaiting(unlimited, starting.waiting), func() {
+			started()
+			log.Info("API started", "version", cli.Version(), "http", web.Addr().String(), "gasless", c.Forward.Address != "")
+		})
 	})
-	stop(err)
-	if failed := stages.wait(); failed != nil {
-		err = failed
-	}
-	if err != nil && (started || ctx.Err() == nil) {
-		return err
-	}
-	log.Info("API stopped", "cause", context.Cause(ctx))
-	return nil
 }
 
-// serve opens the API's parts, and runs until the stages have ended.
-func (c *apiCmd) serve(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, starting *startingHealth, stored <-chan struct{}, handler *api.Handler, waiting func(error), started func()) (err error) {
+// run opens the API's parts, and runs until the stages have ended.
+func (c *apiCmd) run(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, starting *startingHealth, stored <-chan struct{}, handler *api.Handler, waiting func(error), started func()) (err error) {
 	hooks, err := c.Hooks.config()
 	if err != nil {
 		return err

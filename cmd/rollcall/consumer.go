@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -121,27 +120,6 @@ func (c *consumerCmd) Check(p *config.Problems) {
 	c.Store.check(p)
 	c.Tracing.CheckFlags(p)
 	c.Redis.CheckFlags(p)
-}
-
-// startingHealth reports why a process is not up yet, and then what its monitor reports.
-type startingHealth struct {
-	monitor atomic.Pointer[health.Monitor]
-	cause   atomic.Pointer[string]
-}
-
-// waiting records what the start waits for.
-func (s *startingHealth) waiting(cause string) { s.cause.Store(&cause) }
-
-func (s *startingHealth) report() health.Report {
-	if m := s.monitor.Load(); m != nil {
-		return m.Health()
-	}
-	r := health.Report{Status: "unhealthy", Reason: "starting", Components: map[string]string{}}
-	if cause := s.cause.Load(); cause != nil {
-		r.Reason = "starting: " + *cause
-		r.Components["database"] = *cause
-	}
-	return r
 }
 
 // Run consumes until ctx ends.

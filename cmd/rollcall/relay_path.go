@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,6 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relay/health"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue/queueurl"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
@@ -94,6 +96,27 @@ func (s *relayStore) Close() (err error) {
 		s.db.Close()
 	}
 	return err
+}
+
+// startingHealth reports why a process is not up yet, and then what its monitor reports.
+type startingHealth struct {
+	monitor atomic.Pointer[health.Monitor]
+	cause   atomic.Pointer[string]
+}
+
+// waiting records what the start waits for.
+func (s *startingHealth) waiting(cause string) { s.cause.Store(&cause) }
+
+func (s *startingHealth) report() health.Report {
+	if m := s.monitor.Load(); m != nil {
+		return m.Health()
+	}
+	r := health.Report{Status: "unhealthy", Reason: "starting", Components: map[string]string{}}
+	if cause := s.cause.Load(); cause != nil {
+		r.Reason = "starting: " + *cause
+		r.Components["database"] = *cause
+	}
+	return r
 }
 
 // relayerKeys are the API keys for relayers, by the ids of their services; that of "" is for all others.

@@ -11,7 +11,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -291,25 +290,14 @@ func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	defer closing(&err, web)
 	log.Info("listening for HTTP", "http", web.Addr().String())
 
-	working, stop := context.WithCancelCause(ctx)
-	stages := newStages(working)
-	stages.add(web.Run)
-	started := false
-	err = c.relay(stages, log, reg, func(relay *service.Service) {
-		started = true
-		handler.Start(relay)
-		log.Info("relayer started", "version", cli.Version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
-			"keys", c.ring.Len(), "enabled", c.Enabled)
-	}, postgres.LogWaiting(unlimited, handler.Starting))
-	stop(err)
-	if failed := stages.wait(); failed != nil {
-		err = failed
-	}
-	if err != nil && (started || ctx.Err() == nil) {
-		return err
-	}
-	log.Info("relayer stopped", "cause", context.Cause(ctx)) // also where that was before it had started
-	return nil
+	return serve(ctx, "relayer", web.Run, log, func(stages *shutdownStages, started func()) error {
+		return c.relay(stages, log, reg, func(relay *service.Service) {
+			started()
+			handler.Start(relay)
+			log.Info("relayer started", "version", cli.Version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
+				"keys", c.ring.Len(), "enabled", c.Enabled)
+		}, postgres.LogWaiting(unlimited, handler.Starting))
+	})
 }
 
 // relay opens a relayer's parts, calls serve, and runs until the stages have ended. Its own stages follow the existing ones.
@@ -353,46 +341,3 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	stages.add(p.client.Run)
 	return stages.wait()
 }
-
-// shutdownStages run together, and stop one after the other.
-type shutdownStages struct {
-	ctx   context.Context
-	group *errgroup.Group
-	last  <-chan struct{} // closed when the stage before has ended
-}
-
-func newStages(ctx context.Context) *shutdownStages {
-	group, ctx := errgroup.WithContext(ctx)
-	return &shutdownStages{ctx: ctx, group: group, last: ctx.Done()}
-}
-
-// add starts a stage that is told to stop when the one before has ended; the first one when ctx does. A stage that
-// fails ends everything.
-func (s *shutdownStages) add(parts ...func(context.Context) error) {
-	working, stop := context.WithCancelCause(context.WithoutCancel(s.ctx))
-	before, ended := s.last, make(chan struct{})
-	s.last = ended
-	s.group.Go(func() error {
-		defer close(ended)
-		defer stop(nil)
-		var all errgroup.Group
-		failed := make(chan struct{}, len(parts))
-		for _, part := range parts {
-			all.Go(func() error {
-				err := part(working)
-				if err != nil {
-					failed <- struct{}{}
-				}
-				return err
-			})
-		}
-		select {
-		case <-before:
-		case <-failed:
-		}
-		stop(context.Cause(s.ctx))
-		return all.Wait()
-	})
-}
-
-func (s *shutdownStages) wait() error { return s.group.Wait() }

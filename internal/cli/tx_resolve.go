@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
+)
+
+// txResolveCmd ends the status unknown, or a submission that no relayer can finish.
+type txResolveCmd struct {
+	ID        uuid.UUID `arg:"" name:"id" help:"The transaction, by the relay path's id."`
+	Retry     bool      `xor:"decision" help:"No relayer has it: queue it again."`
+	Failed    bool      `xor:"decision" help:"It is not to be sent: tell the client that it failed. Also for a queued one, which no relayer has."`
+	Executed  string    `xor:"decision" placeholder:"HASH" help:"The chain has executed it, under this hash: tell the client that it is confirmed."`
+	RelayerTx string    `xor:"decision" name:"relayer-tx" placeholder:"ID" help:"Its relayer has it, under this id."`
+	Yes       bool      `help:"Do not ask for a confirmation."`
+	OutputFlags
+	relayFlags
+}
+
+func (txResolveCmd) Help() string {
+	return `A transaction is unknown if its relayer may have it, and no lookup can tell. Look for it at the relayer, by receiver, value, data
+and time, and on the chain. Without a decision this prints what is known. A transaction stays submitting while no relayer has the
+idempotency scope of the one that may have it; if that scope is gone for good, decide likewise, after two minutes.
+
+With --retry it is executed twice if a relayer has it after all. With --failed the client may post it again, which is the same.
+Relayers that share idempotency keys find it by the key that is printed; it stays the same with --retry, unless its relayer had
+accepted it before.`
+}
+
+func (c *txResolveCmd) Check(p *config.Problems) {
+	c.CheckFlags(p)
+	if c.Executed != "" && new(common.Hash).UnmarshalText([]byte(c.Executed)) != nil {
+		p.Addf(&c.Executed, "0x and 64 hex digits", "%q is not a transaction's hash", c.Executed)
+	}
+}
+
+func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
+	s, _, limited, end, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	tx, shown, err := readRelayTransaction(limited, s, c.ID)
+	if err != nil {
+		return err
+	}
+	if !c.Retry && !c.Failed && c.Executed == "" && c.RelayerTx == "" {
+		if err := c.Print(con.Stdout, shown, shown.table); err != nil {
+			return err
+		}
+		if tx.Status == relay.Unknown || tx.Status == relay.Submitting && time.Since(tx.QuietSince) > store.ResolvableAfter {
+			fmt.Fprintf(con.Stderr, "decide: rollcall tx resolve %s with --relayer-tx ID, --executed HASH, --retry or --failed\n", c.ID)
+		}
+		return nil
+	}
+	switch {
+	case tx.Status == relay.Unknown, tx.Status == relay.Submitting, tx.Status == relay.Queued && c.Failed:
+	default:
+		return fmt.Errorf("%s is %s, not unknown: there is nothing to resolve", c.ID, tx.Status)
+	}
+	if err := confirm(con, c.OutputFlags, c.Yes, shown.table, c.question()); err != nil {
+		return err
+	}
+	// A person may have taken long.
+	limited, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	return report(con, c.OutputFlags, []ActionResult{c.resolve(limited, s, tx)}, "rollcall tx relay "+c.ID.String())
+}
+
+func (c *txResolveCmd) question() string {
+	switch {
+	case c.Retry:
+		return "Queue it again? If a relayer has it, it is executed twice."
+	case c.Failed:
+		return "Tell the client that it failed?"
+	case c.Executed != "":
+		return "Tell the client that it is confirmed as " + c.Executed + "?"
+	default:
+		return "Go on with it as " + c.RelayerTx + " of its relayer?"
+	}
+}
+
+func (c *txResolveCmd) resolve(ctx context.Context, s *store.Store, tx *relay.Transaction) ActionResult {
+	id := tx.ID.String()
+	d, detail := store.Resolution{Retry: c.Retry, Failed: c.Failed, RelayerTx: c.RelayerTx}, "failed"
+	switch {
+	case c.RelayerTx != "" && tx.RelayerTx != "":
+		return refused(id, fmt.Sprintf("its relayer had it as %s: use --executed, --retry or --failed", tx.RelayerTx))
+	case c.RelayerTx != "":
+		detail = "submitted, as " + c.RelayerTx
+	case c.Executed != "":
+		d.Executed, detail = new(common.HexToHash(c.Executed)), "confirmed, as "+c.Executed
+	case c.Retry:
+		detail = "queued again"
+	}
+	done, err := s.Resolve(ctx, tx, d, operatorName()+" decided")
+	if err == nil && !done {
+		return refused(id, "a consumer submits it now, or has changed it: look at it, and repeat the command after two minutes")
+	}
+	return resultOf(id, detail, err)
+}
+
+// refused is the result of what was certainly not done.
+func refused(subject, why string) ActionResult { return unchanged(subject, errors.New(why)) }
+
+// unchanged is the result of an error that preceded any change.
+func unchanged(subject string, err error) ActionResult {
+	return ActionResult{Subject: subject, Outcome: admin.NotDone, Detail: err.Error(), err: err}
+}
