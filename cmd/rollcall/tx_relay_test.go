@@ -1,7 +1,11 @@
 package main
 
 import (
+	"bufio"
+	"io"
 	"math/big"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +132,32 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	require.Equal(t, hash, tx.Hash.Hex())
 	res = rollcall(t, r.args("tx", "resolve", found.String(), "--failed", "--retry")...)
 	require.Equal(t, cli.ExitUsage, res.code)
+}
+
+// An operator may think longer than the command's time limit: that limits the work alone.
+func TestTxResolve_ConfirmedLate_IsDone(t *testing.T) {
+	r := newRelayed(t)
+	id := r.parked()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, r.args("tx", "resolve", id.String(), "--failed", "--timeout", "2s")...)
+	cmd.Env = append(os.Environ(), "ROLLCALL_TEST_MAIN=1")
+	keyboard, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	screen, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	words := bufio.NewScanner(screen)
+	words.Split(bufio.ScanWords)
+	for words.Scan() && words.Text() != "yes:" {
+	}
+	time.Sleep(2500 * time.Millisecond) // longer than the limit
+	_, err = keyboard.Write([]byte("yes\n"))
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, screen)
+	require.NoError(t, err)
+	require.NoError(t, cmd.Wait())
+	require.Equal(t, relay.Failed, r.status(id))
 }
 
 func TestTxRelay_ListsAndShows(t *testing.T) {

@@ -3,7 +3,9 @@ package keymonitor_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/big"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -314,6 +316,56 @@ func TestKey_SignerFails_IsDisabled(t *testing.T) {
 	remote.Before(nil)
 	r.Reaches(t, tx, relayer.Broadcasted)
 	f.key(r, f.keys[0], "is enabled", func(k *relayer.Key) bool { return k.Enabled })
+}
+
+// The database rejects that a key is disabled. The monitor must write it once the database takes it, without another failure.
+func TestKey_DisablingFails_IsRepeated(t *testing.T) {
+	t.Parallel()
+	f := setup(t, 10_000)
+	local, _ := f.ring.Signer(f.keys[0])
+	remote := signertest.NewFake(local)
+	var err error
+	f.ring, err = signer.New(remote)
+	require.NoError(t, err)
+	logged := &warning{message: "key could not be disabled", seen: make(chan struct{})}
+	o := f.options()
+	o.KeyMonitor = func(c *keymonitor.Config) {
+		c.Refusals, c.Cooldown = 3, time.Second
+		c.Log = slog.New(logged)
+	}
+	r := relayertest.Start(t, o)
+	_, err = f.db.Pool(t).Exec(t.Context(), `CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN IF NEW.enabled THEN RETURN NEW; END IF; RAISE 'rejected'; END $$;
+		CREATE TRIGGER reject BEFORE UPDATE ON relayer_keys FOR EACH ROW EXECUTE FUNCTION reject()`)
+	require.NoError(t, err)
+	remote.Fail(errSigner)
+	tx, err := send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
+	require.NoError(t, err)
+	<-logged.seen
+	remote.Before(nil)
+	r.Reaches(t, tx, relayer.Broadcasted)
+	require.Empty(t, f.events(f.keys[0]))
+	_, err = f.db.Pool(t).Exec(t.Context(), `DROP TRIGGER reject ON relayer_keys`)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(f.events(f.keys[0])) > 0 }, patience, 10*time.Millisecond)
+	require.Equal(t, "relayer_disabled 1 repeated errors: its signer fails true", f.events(f.keys[0])[0])
+}
+
+// warning closes seen at the first log line with a message.
+type warning struct {
+	message string
+	seen    chan struct{}
+	once    sync.Once
+}
+
+func (*warning) Enabled(context.Context, slog.Level) bool { return true }
+func (w *warning) WithAttrs([]slog.Attr) slog.Handler     { return w }
+func (w *warning) WithGroup(string) slog.Handler          { return w }
+func (w *warning) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == w.message {
+		w.once.Do(func() { close(w.seen) })
+	}
+	return nil
 }
 
 func TestTransaction_ShowsItsCost(t *testing.T) {
