@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/big"
 	"strings"
 	"testing"
@@ -33,6 +35,16 @@ type keyList struct {
 func (r *localRelayer) list(t *testing.T, args ...string) keyList {
 	t.Helper()
 	return read[keyList](t, r.operator(append([]string{"keys", "list"}, args...)...)...)
+}
+
+// interrupting is an output whose reader interrupts a question.
+type interrupting struct{ interrupt func() }
+
+func (i *interrupting) Write(b []byte) (int, error) {
+	if strings.HasSuffix(string(b), "Type yes: ") {
+		i.interrupt()
+	}
+	return len(b), nil
 }
 
 func TestKeysList_EveryState_IsShown(t *testing.T) {
@@ -265,15 +277,24 @@ func TestKeysResync_NewChain_NeedsTheFlag(t *testing.T) {
 	require.Contains(t, res.stdout, "The nodes have genesis block 0x")
 	require.Regexp(t, lower(r.keys[0])+` +pool +1 +0\n`, res.stdout)
 	require.Contains(t, res.stderr, "not done: the standard input ended before an answer\nConfirm beforehand, with --yes.")
-	say := func(answer string) (string, error) {
+	ask := func(ctx context.Context, stdin io.Reader, out io.Writer) error {
 		c := cli.KeysResyncCmd{NewChain: true}
 		c.DatabaseURL, c.Timeout, c.PoolID, c.ChainID, c.RPCURLs = r.url, time.Minute, "pool", testchain.ChainID, []string{other.URL()}
+		return c.Run(ctx, &cli.Console{Stdin: stdin, Stdout: out, Stderr: out})
+	}
+	say := func(answer string) (string, error) {
 		var out bytes.Buffer
-		err := c.Run(t.Context(), &cli.Console{Stdin: strings.NewReader(answer), Stdout: &out, Stderr: &out})
+		err := ask(t.Context(), strings.NewReader(answer), &out)
 		return out.String(), err
 	}
 	_, err := say("no\n")
 	require.EqualError(t, err, "it was not confirmed")
+
+	silence, keyboard := io.Pipe()
+	defer keyboard.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	err = ask(ctx, silence, &interrupting{interrupt})
+	require.EqualError(t, err, "it was interrupted before an answer")
 	require.Equal(t, 1, read[listed](t, r.operator("tx", "list", "--status", "open")...).Total, "nothing was dropped")
 
 	out, err := say("yes\n")

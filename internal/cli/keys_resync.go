@@ -96,7 +96,7 @@ func (c *KeysResyncCmd) Run(ctx context.Context, con *Console) error {
 		return uncertain(err, "rollcall keys list")
 	}
 	if slices.ContainsFunc(counts, func(n admin.KeyCount) bool { return n.Jump() > 0 }) {
-		if err := confirm(con, c.OutputFlags, c.Yes, func(w io.Writer) { describeJumps(w, counts) }, "Skip those nonces?"); err != nil {
+		if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) { describeJumps(w, counts) }, "Skip those nonces?"); err != nil {
 			return err
 		}
 	}
@@ -209,7 +209,7 @@ func (c *KeysResyncCmd) takeBack(ctx context.Context, con *Console, client *evm.
 	if err != nil {
 		return err
 	}
-	if err := confirm(con, c.OutputFlags, c.Yes, func(w io.Writer) { describeReorganized(w, plan) }, "Make these pending again, and go on with the chain as it is now?"); err != nil {
+	if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) { describeReorganized(w, plan) }, "Make these pending again, and go on with the chain as it is now?"); err != nil {
 		return err
 	}
 	// A person may have taken long.
@@ -267,7 +267,7 @@ func (c *KeysResyncCmd) startOver(ctx context.Context, con *Console, client *evm
 	if err != nil {
 		return err
 	}
-	if err := confirm(con, c.OutputFlags, c.Yes, func(w io.Writer) { describe(w, plan) }, "Drop that, and start again on the chain as it is now?"); err != nil {
+	if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) { describe(w, plan) }, "Drop that, and start again on the chain as it is now?"); err != nil {
 		return err
 	}
 	// A person may have taken long.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,8 +41,8 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// confirm prints a plan and asks the operator for a yes, unless yes is set.
-func confirm(con *Console, o OutputFlags, yes bool, plan func(io.Writer), question string) error {
+// confirm prints a plan and asks the operator for a yes, unless yes is set. An interrupt is a no.
+func confirm(ctx context.Context, con *Console, o OutputFlags, yes bool, plan func(io.Writer), question string) error {
 	ask := con.Stdout
 	if o.Output == "json" {
 		ask = con.Stderr
@@ -53,7 +54,19 @@ func confirm(con *Console, o OutputFlags, yes bool, plan func(io.Writer), questi
 		return nil
 	}
 	fmt.Fprint(ask, question+" Type yes: ")
-	answer, err := bufio.NewReader(con.Stdin).ReadString('\n')
+	var answer string
+	var err error
+	read := make(chan struct{})
+	go func() { // a read of a terminal cannot be interrupted
+		defer close(read)
+		answer, err = bufio.NewReader(con.Stdin).ReadString('\n')
+	}()
+	select {
+	case <-read:
+	case <-ctx.Done():
+		fmt.Fprintln(ask)
+		return errors.New("it was interrupted before an answer")
+	}
 	if strings.TrimSpace(answer) == "yes" {
 		return nil
 	}

@@ -180,7 +180,7 @@ func (c *ServicesImportCmd) Run(ctx context.Context, con *Console) error {
 		return c.Print(con.Stdout, plan, plan.list)
 	}
 	if !c.Yes {
-		if err := confirm(con, c.OutputFlags, false, plan.list, "Replace the directory?"); err != nil {
+		if err := confirm(ctx, con, c.OutputFlags, false, plan.list, "Replace the directory?"); err != nil {
 			return err
 		}
 	}

@@ -68,7 +68,7 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 	default:
 		return fmt.Errorf("%s is %s, not unknown: there is nothing to resolve", c.ID, tx.Status)
 	}
-	if err := confirm(con, c.OutputFlags, c.Yes, shown.table, c.question()); err != nil {
+	if err := confirm(ctx, con, c.OutputFlags, c.Yes, shown.table, c.question()); err != nil {
 		return err
 	}
 	// A person may have taken long.
