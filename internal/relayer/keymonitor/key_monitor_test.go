@@ -12,6 +12,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -45,6 +46,7 @@ type fixture struct {
 	t     *testing.T
 	chain *testchain.Chain
 	db    *testpostgres.DB
+	pool  *pgxpool.Pool // of db
 	ring  *signer.Ring
 	keys  []common.Address
 }
@@ -56,7 +58,7 @@ func setup(t *testing.T, funds ...int64) *fixture {
 		t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{}), ring: signertest.Ring(t, t.Name(), len(funds)),
 		db: testpostgres.New(t, testpostgres.Migrated(store.Migrations())),
 	}
-	f.keys = f.ring.Addresses()
+	f.keys, f.pool = f.ring.Addresses(), f.db.Pool(t)
 	for i, n := range funds {
 		if n > 0 {
 			f.chain.Fund(milli(n), f.keys[i])
@@ -98,7 +100,7 @@ func (f *fixture) owns(r *relayertest.Relayer, address common.Address, wei *big.
 func (f *fixture) looks(n int) {
 	f.t.Helper()
 	read := func() (at time.Time) {
-		require.NoError(f.t, f.db.Pool(f.t).QueryRow(f.t.Context(), `SELECT max(balance_at) FROM relayer_keys`).Scan(&at))
+		require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `SELECT max(balance_at) FROM relayer_keys`).Scan(&at))
 		return at
 	}
 	for range n {
@@ -110,7 +112,7 @@ func (f *fixture) looks(n int) {
 // events returns the announcements of a key, in order.
 func (f *fixture) events(address common.Address) (events []string) {
 	f.t.Helper()
-	rows, err := f.db.Pool(f.t).Query(f.t.Context(), `SELECT payload->>'payload_type' || ' ' || revision || ' '
+	rows, err := f.pool.Query(f.t.Context(), `SELECT payload->>'payload_type' || ' ' || revision || ' '
 			|| coalesce(payload->>'disable_reason', '') || ' ' || (payload->'relayer'->>'system_disabled')
 		FROM relayer_deliveries WHERE lower(payload->'relayer'->>'id') = lower($1) ORDER BY revision`, address.Hex())
 	require.NoError(f.t, err)
@@ -334,7 +336,7 @@ func TestKey_DisablingFails_IsRepeated(t *testing.T) {
 		c.Log = slog.New(logged)
 	}
 	r := relayertest.Start(t, o)
-	_, err = f.db.Pool(t).Exec(t.Context(), `CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$
+	_, err = f.pool.Exec(t.Context(), `CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN IF NEW.enabled THEN RETURN NEW; END IF; RAISE 'rejected'; END $$;
 		CREATE TRIGGER reject BEFORE UPDATE ON relayer_keys FOR EACH ROW EXECUTE FUNCTION reject()`)
 	require.NoError(t, err)
@@ -345,7 +347,7 @@ func TestKey_DisablingFails_IsRepeated(t *testing.T) {
 	remote.Before(nil)
 	r.Reaches(t, tx, relayer.Broadcasted)
 	require.Empty(t, f.events(f.keys[0]))
-	_, err = f.db.Pool(t).Exec(t.Context(), `DROP TRIGGER reject ON relayer_keys`)
+	_, err = f.pool.Exec(t.Context(), `DROP TRIGGER reject ON relayer_keys`)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(f.events(f.keys[0])) > 0 }, patience, 10*time.Millisecond)
 	require.Equal(t, "relayer_disabled 1 repeated errors: its signer fails true", f.events(f.keys[0])[0])

@@ -54,7 +54,7 @@ func (f *fixture) balance(of common.Address) *big.Int {
 // topUps returns the number of a key's top-ups, and their sum in thousandths of an ether.
 func (f *fixture) topUps(key common.Address) (n int, sum int64) {
 	f.t.Helper()
-	require.NoError(f.t, f.db.Pool(f.t).QueryRow(f.t.Context(), `SELECT count(*), (coalesce(sum(value_wei), 0) / 1e15)::bigint FROM relayer_txs
+	require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `SELECT count(*), (coalesce(sum(value_wei), 0) / 1e15)::bigint FROM relayer_txs
 		WHERE kind = 'topup' AND to_address = lower($1)`, key.Hex()).Scan(&n, &sum))
 	return n, sum
 }
