@@ -271,6 +271,31 @@ func codes(r route) []string {
 	return all
 }
 
+// A client may use the id of a purged transaction again. The cached answers about the former must not hide the new one.
+func TestStatus_IDOfAPurgedTransaction_ShowsTheNewOne(t *testing.T) {
+	redis := testredis.Start(t)
+	s := start(t, func(c *Config) {
+		c.Cache = statuscache.New(statuscache.Config{Redis: redis.Client(), Timeout: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	}, nil)
+	read := func() relay.Status {
+		t.Helper()
+		var v view
+		status, body, _ := s.do(http.MethodGet, "/relay/status/order-1", shopKey, "")
+		require.Equal(t, http.StatusOK, status)
+		require.NoError(t, json.Unmarshal(body, &v))
+		return v.Status
+	}
+	s.post(`{"to": ` + to + `, "transactionId": "order-1"}`)
+	_, err := s.db.Exec(t.Context(), `UPDATE relay_transactions SET status = 'confirmed', open = false, revision = 9`)
+	require.NoError(t, err)
+	require.Equal(t, relay.Confirmed, read())
+	_, err = s.db.Exec(t.Context(), `DELETE FROM relay_transactions`)
+	require.NoError(t, err)
+	require.Equal(t, relay.Confirmed, read(), "from the cache")
+	s.post(`{"to": ` + to + `, "transactionId": "order-1"}`)
+	require.Equal(t, relay.Queued, read())
+}
+
 // A status comes from the cache until a relayer's webhook changes it. Then the next read has the new one.
 func TestStatus_CachedThenChanged_ShowsTheChange(t *testing.T) {
 	redis := testredis.Start(t)

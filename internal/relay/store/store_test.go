@@ -673,6 +673,27 @@ func TestTakeDue_SilentOnes(t *testing.T) {
 	require.Equal(t, relay.Confirmed, f.read(final.ID).Status)
 }
 
+// The ages of a due transaction are counted by the database's clock: its acceptance, and the last report or change.
+func TestTakeDue_Ages(t *testing.T) {
+	f := setup(t)
+	f.submitted("shop", "r1")
+	f.accept(transaction("other"))
+	_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '1 s', submitted_at = submitted_at - interval '3 h',
+		updated_at = now() - interval '2 h', reported_at = CASE WHEN status = 'submitted' THEN now() - interval '1 h' ELSE reported_at END`)
+	require.NoError(t, err)
+	due, err := f.TakeDue(t.Context(), 10, 0)
+	require.NoError(t, err)
+	require.Len(t, due, 2)
+	for _, d := range due {
+		silence, accepted := 2*time.Hour, time.Duration(0)
+		if d.Status == relay.Submitted {
+			silence, accepted = time.Hour, 3*time.Hour
+		}
+		require.InDelta(t, silence, d.Silence, float64(time.Minute), d.Status)
+		require.InDelta(t, accepted, d.AtRelayer, float64(time.Minute), d.Status)
+	}
+}
+
 // A relayer's load is what it has accepted and not finished. A transaction that stays without a hash is stuck.
 func TestOutstanding_CountsUnfinished(t *testing.T) {
 	f := setup(t)
