@@ -209,11 +209,7 @@ func TestImport_LeaderLost_WholeOrNotAtAll(t *testing.T) {
 					c.net.Isolate(leader)
 					c.net.Reset(leader)
 				}
-				for _, p := range c.peers {
-					if p.ID != leader {
-						c.net.Cut(leader, p.ID)
-					}
-				}
+				c.cutFromPeers(leader)
 				err := <-answered
 				outcomes[err == nil]++
 				others := slices.DeleteFunc([]string{"c1", "c2", "c3"}, func(id string) bool { return id == leader })
@@ -251,11 +247,7 @@ func TestImport_QuorumLostAtTheEnd_OutcomeIsUnknown(t *testing.T) {
 		leader, _ := c.leader()
 		stream := c.beginImport(t.Context(), leader, importPart(edge, "x"))
 		synctest.Wait()
-		for _, p := range c.peers {
-			if p.ID != leader {
-				c.net.Cut(leader, p.ID)
-			}
-		}
+		c.cutFromPeers(leader)
 		require.NoError(t, stream.Send(importEnd(1)))
 		_, err := stream.CloseAndRecv()
 		require.Equal(t, codes.Unknown, status.Code(err), "%v", err)
@@ -274,11 +266,7 @@ func TestImport_QuorumLostBetweenParts_IsNotDone(t *testing.T) {
 		leader, _ := c.leader()
 		stream := c.beginImport(t.Context(), leader, importPart(edge, "x"))
 		synctest.Wait()
-		for _, p := range c.peers {
-			if p.ID != leader {
-				c.net.Cut(leader, p.ID)
-			}
-		}
+		c.cutFromPeers(leader)
 		require.NoError(t, stream.Send(importPart(edge, "y")))
 		_ = stream.Send(importEnd(2))
 		_, err := stream.CloseAndRecv()
@@ -375,11 +363,7 @@ func TestImport_LastMessageNotProposed_IsDropped(t *testing.T) {
 		before := len(c.takeSnapshot(leader))
 		stream := c.beginImport(ctx, leader, importPart(edge, ids...))
 		c.await("staged", func() bool { return len(c.takeSnapshot(leader)) > before+1000 })
-		for _, p := range c.peers {
-			if p.ID != leader {
-				c.net.Cut(leader, p.ID)
-			}
-		}
+		c.cutFromPeers(leader)
 		var writes sync.WaitGroup
 		for _, id := range []string{"b", "c"} { // as many as Raft takes at a time
 			writes.Go(func() {

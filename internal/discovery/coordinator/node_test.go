@@ -101,6 +101,15 @@ func (c *simCluster) stopAll() {
 	pass(time.Second) // messages in flight on the simulated network arrive
 }
 
+// cutFromPeers cuts a node's connections to its peers. Those of clients stay.
+func (c *simCluster) cutFromPeers(id string) {
+	for _, p := range c.peers {
+		if p.ID != id {
+			c.net.Cut(id, p.ID)
+		}
+	}
+}
+
 // client returns a connection to one node from outside the cluster.
 func (c *simCluster) client(id string) rollcallv1.DiscoveryServiceClient {
 	if c.conns[id] == nil {
