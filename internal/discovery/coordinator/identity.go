@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -131,26 +132,45 @@ func (n *Node) checkCluster(answers map[raft.ServerID]*rollcallv1.DescribeRespon
 }
 
 // checkRivals returns an error if this node is the only voter of its cluster, as after a restore, and a peer leads another cluster
-// that has several members, or that was restored later. Otherwise the leaders would replace each other's live set in Redis for ever. A
-// cluster of several voters never ends for a peer.
-func (n *Node) checkRivals(servers []raft.Server, answers map[raft.ServerID]*rollcallv1.DescribeResponse) error {
-	own := n.identity()
-	if slices.ContainsFunc(servers, func(s raft.Server) bool { return s.Suffrage == raft.Voter && string(s.ID) != n.cfg.ID }) {
-		return nil
-	}
-	members := map[string]int{}
+// that this one has to give way to. Otherwise both leaders would open epochs above each other's, and replace each other's live set
+// in Redis, for ever. A cluster of several voters never ends for a peer.
+func (n *Node) checkRivals(r *raft.Raft, answers map[raft.ServerID]*rollcallv1.DescribeResponse) error {
+	own, epoch := n.identity(), n.machine.State().Epoch()
+	members := map[string]int{own: 1}
 	for _, d := range answers {
 		if !d.Rejoining {
 			members[d.Cluster]++
 		}
 	}
 	for id, d := range answers {
-		// The identity of a restored cluster is its name and the time of the restore.
-		if d.Leader && d.Cluster != own && (members[d.Cluster] > 1 || d.Cluster > own) {
+		if d.Leader && d.Cluster != own && givesWay(epoch, d.Epoch, cmp.Or(cmp.Compare(members[own], members[d.Cluster]), cmp.Compare(own, d.Cluster))) &&
+			!hasOtherVoters(r, n.cfg.ID) {
 			return &otherClusterError{own: own, peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
 		}
 	}
 	return nil
+}
+
+// givesWay reports whether a cluster with an epoch gives way to another one with their epoch. No leader opens an epoch that is
+// maxEpochJump above its own, so the cluster with a much higher one has Redis: that of before a restore can never take it back.
+// Between close epochs rank decides: the cluster with fewer members gives way, then the one with the lower identity. Identities
+// of one cluster's restores are in the order of their times.
+func givesWay(epoch, theirs uint64, rank int) bool {
+	switch {
+	case theirs >= epoch+maxEpochJump:
+		return true
+	case epoch >= theirs+maxEpochJump:
+		return false
+	default:
+		return rank < 0
+	}
+}
+
+// hasOtherVoters reports whether a configuration has a voter besides a node.
+func hasOtherVoters(r *raft.Raft, id string) bool {
+	return slices.ContainsFunc(r.GetConfiguration().Configuration().Servers, func(s raft.Server) bool {
+		return s.Suffrage == raft.Voter && string(s.ID) != id
+	})
 }
 
 const (

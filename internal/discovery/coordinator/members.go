@@ -161,11 +161,11 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 	warned := make(map[string]uint32)
 	leaderless := 0 // rounds in a row
 	for {
-		all := r.GetConfiguration().Configuration().Servers
-		answers := n.peers.describe(ctx, without(all, n.cfg.ID), peerTimeout)
+		servers := without(r.GetConfiguration().Configuration().Servers, n.cfg.ID)
+		answers := n.peers.describe(ctx, servers, peerTimeout)
 		_, leader := r.LeaderWithID()
 		if string(leader) == n.cfg.ID {
-			if err := n.checkRivals(all, answers); err != nil {
+			if err := n.checkRivals(r, answers); err != nil {
 				return err
 			}
 		}

@@ -72,7 +72,7 @@ func (s *ownerSessions) begin(o fsm.Owner, incarnation, seq uint64, body fsm.Bod
 
 // forget removes expired owners without writes in flight. The state machine fences their writes, and expiredOwners
 // treats them like unknown owners. forget runs again when the number of owners has doubled, so that its cost per write
-// is small. w.mu is held.
+// is small. s.mu is held.
 func (s *ownerSessions) forget() {
 	if len(s.byOwner) < s.forgetAt {
 		return

@@ -30,7 +30,7 @@ type follower struct {
 // failed transfer: Raft chooses at random between the notice and the next entries.
 const roundsAfterTransfer = 16
 
-// follower returns the state of a follower. s.mu is held.
+// follower returns the state of a follower. r.mu is held.
 func (r *replication) follower(id raft.ServerID) *follower {
 	f := r.of[id]
 	if f == nil {

@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -194,6 +195,46 @@ func TestRestore_OnSeveralNodes_OneClusterRemains(t *testing.T) {
 			c.await(id+" is restored", func() bool { return len(c.ids(id)) == 1 })
 		}
 		require.Equal(t, c.storedIdentity("c3"), c.storedIdentity("c1"))
+	})
+}
+
+// An operator forgets to empty the others' folders, and all start at once. The former cluster can never write to Redis, so the
+// restored one must stay.
+func TestRestore_FormerClusterLeadsToo_RestoredOneStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "data")
+		c := newSimCluster(t, 3, nil)
+		c.register("a")
+		leader, _ := c.leader()
+		snapshot := c.takeSnapshot(leader)
+		former := make(map[string]*coordinator.Stores)
+		for _, p := range c.peers {
+			former[p.ID] = c.nodes[p.ID].stores
+			c.stop(p.ID)
+		}
+		restored := c.restore("c1", folder, snapshot)
+		c.net.Isolate("c1") // it must not refuse to start
+		c.start("c1", c.open(folder))
+		c.start("c2", former["c2"])
+		c.start("c3", former["c3"])
+		c.await("it leads", func() bool { return c.nodes["c1"].Directory().State().Epoch() > restored.Epoch })
+		c.await("the former cluster leads", func() bool {
+			for _, id := range []string{"c2", "c3"} {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				p, err := c.client(id).Ping(ctx, &rollcallv1.PingRequest{})
+				cancel()
+				if err == nil && p.Leader.GetNode() == id {
+					return true
+				}
+			}
+			return false
+		})
+		c.net.Heal()
+		pass(time.Minute)
+		require.Empty(t, c.nodes["c1"].done)
+		p, err := c.client("c1").Ping(t.Context(), &rollcallv1.PingRequest{})
+		require.NoError(t, err)
+		require.Equal(t, "c1", p.Leader.GetNode())
 	})
 }
 
