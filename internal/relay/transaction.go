@@ -53,7 +53,7 @@ type Transaction struct {
 	Route
 	Hash        *common.Hash // nil until the relayer has signed it
 	Traceparent string       // W3C trace context of the request; may be empty
-	// Withdrawn is how many relayers have canceled it without having sent it, at our request.
+	// Withdrawn is how many relayers have canceled it at our request.
 	Withdrawn int
 
 	CreatedAt   time.Time

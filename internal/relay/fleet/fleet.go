@@ -193,15 +193,13 @@ func (f *Fleet) Besides(ids []string) bool {
 	return slices.ContainsFunc(f.list(), func(m *member) bool { return m.usable() && !slices.Contains(ids, m.id) })
 }
 
-// Answering reports whether any relayer has answered this process lately.
-func (f *Fleet) Answering() bool {
-	return slices.ContainsFunc(f.list(), func(m *member) bool { return !m.silent() })
-}
+// Answering reports whether any relayer answered the last reading of its load by this process.
+func (f *Fleet) Answering() bool { return slices.ContainsFunc(f.list(), (*member).answering) }
 
-// Elsewhere reports whether a relayer that has another idempotency scope, or none, could be chosen now.
+// Elsewhere reports whether a relayer that has another idempotency scope, or none, could be chosen now, and answers.
 func (f *Fleet) Elsewhere(scope string) bool {
 	now := time.Now()
-	return slices.ContainsFunc(f.list(), func(m *member) bool { return m.suits(consumer.Want{}, now) && m.scope() != scope })
+	return slices.ContainsFunc(f.list(), func(m *member) bool { return m.suits(consumer.Want{}, now) && m.answering() && m.scope() != scope })
 }
 
 // maxLeft bounds the relayers that are remembered after they have left.

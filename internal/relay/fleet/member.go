@@ -237,6 +237,13 @@ func (m *member) mismatched() bool {
 	return m.other
 }
 
+// answering reports whether the relayer answered the last reading.
+func (m *member) answering() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.info != nil && m.failedReadings == 0
+}
+
 // silent reports whether the relayer does not answer readings.
 func (m *member) silent() bool {
 	m.mu.Lock()

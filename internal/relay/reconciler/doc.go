@@ -5,15 +5,16 @@
 // answer is applied like a webhook. A transaction that no relayer has accepted for five minutes is queued again, in case its
 // message was lost; a second message does no harm. Reports that came before their transaction are matched.
 //
-// A transaction that its relayer has accepted and not sent after five minutes is withdrawn: the relayer is asked to cancel it, and
-// once it reports that it has, the transaction returns to the queue with another idempotency key. That takes a usable relayer outside
-// the scope; without one the transaction stays where it is. At a relayer without idempotency keys it becomes unknown.
+// A transaction that its relayer has accepted and not sent after five minutes is withdrawn: the relayer is asked to cancel it,
+// and once it reports that it has, the transaction returns to the queue with another idempotency key. That takes a usable relayer
+// outside the scope; without one the transaction stays where it is. At a relayer without idempotency keys it becomes unknown.
 //
-// If that relayer does not answer, or is gone, others are asked that can have the transaction: the service's relayer under its new
-// URL, and relayers of the same idempotency scope, which share a database. A relayer that does not answer is asked once a round. A
-// process that no relayer answers leaves the transactions to the others. If no relayer answers, the next check comes later, an alert counts what stays silent, and after half an hour the transaction becomes
-// unknown. So does one that its relayer does not have in two checks. The checks go on, and so does the transaction if a relayer
-// has it after all; otherwise an operator ends it.
+// If that relayer does not answer, or is gone, others are asked that can have the transaction: the service's relayer under its
+// new URL, and relayers of the same idempotency scope, which share a database. A relayer that does not answer is asked once a
+// round. For half a minute, a process that no relayer answers leaves transactions to the others. If no relayer answers, the next
+// check comes later, an alert counts what stays silent, and after half an hour the transaction becomes unknown. So does one that
+// its relayer does not have in two checks. The checks go on, and so does the transaction if a relayer has it after all; otherwise
+// an operator ends it.
 //
 // Final transactions that are older than Config.History are deleted.
 //

@@ -60,7 +60,7 @@ type Config struct {
 	// Interval is how often silent transactions are looked for. Default 5 s.
 	Interval time.Duration
 	// Withdraw is after how long a transaction that its relayer has accepted and not sent is taken back, if it can be sent elsewhere.
-	// Default 5 min.
+	// It doubles with each withdrawal. Default 5 min.
 	Withdraw time.Duration
 	// History is how long final transactions are kept. Default: for ever.
 	History time.Duration
@@ -102,9 +102,11 @@ const (
 	page = 200
 	// purgeInterval and purgePage are how often old transactions are deleted, and how many at a time.
 	purgeInterval, purgePage = time.Minute, 5000
-	// leftToOthers is for how long a process that no relayer answers leaves a due transaction to other processes: their next rounds take
-	// it. If no relayer answers any process, it is a check without an answer.
+	// leftToOthers is for how long a process that no relayer answers leaves a due transaction to other processes. Then it
+	// takes the transaction, because no relayer may answer any process.
 	leftToOthers = 30 * time.Second
+	// maxWithdrawDoublings is how often the time until a withdrawal doubles: from five minutes to more than two hours.
+	maxWithdrawDoublings = 5
 	// checksUntilLost is how many checks in a row must not find a transaction until it counts as lost.
 	checksUntilLost = 2
 	// checksUntilAway is how many checks in a row no relayer must answer, beside the time of Config.Away, until a transaction becomes
@@ -219,18 +221,23 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 		log.Info("relayer not asked", "err", err)
 		return r.away(ctx, &d, log)
 	}
-	switch {
-	case !swallowed(&got):
-		if d.Withdrawing && !got.IsCanceled {
-			if err := r.cfg.Store.StopWithdrawing(ctx, d.ID, d.RelayerTx); err != nil {
-				return err
-			}
-		}
-	case d.AtRelayer <= r.cfg.Withdraw:
-	case d.Scope == "":
+	// Each withdrawal costs a transaction its place in a queue, so the next one comes later.
+	unsent := swallowed(&got) && d.AtRelayer > r.cfg.Withdraw<<min(d.Withdrawn, maxWithdrawDoublings)
+	if unsent && d.Scope == "" {
 		return r.unsent(ctx, &d, log)
-	case r.cfg.Elsewhere(d.Scope): // in its own scope it would wait again, behind the others
+	}
+	if unsent && r.cfg.Elsewhere(d.Scope) { // in its own scope it would wait again, behind the others
 		if got, at, err = r.withdraw(ctx, &d, relayer, ref, log); err != nil {
+			return err
+		}
+		return r.report(ctx, &d, &got, at, log)
+	}
+	if unsent {
+		r.metrics.unsent.Inc()
+		log.Warn("relayer does not send a transaction, and no relayer of another idempotency scope is usable")
+	}
+	if d.Withdrawing && !got.IsCanceled { // the relayer was not asked, or refused: a later cancellation is an operator's
+		if err := r.cfg.Store.StopWithdrawing(ctx, d.ID, d.RelayerTx); err != nil {
 			return err
 		}
 	}
@@ -288,6 +295,9 @@ func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer
 	got, err = relayer.Cancel(ctx, ref, d.RelayerTx)
 	if err != nil {
 		log.Warn("transaction not withdrawn from a relayer that does not send it", "err", err)
+		if refused, ok := errors.AsType[*upstream.Error](err); ok && refused.Code != 0 && !refused.Unknown {
+			return got, at, r.cfg.Store.StopWithdrawing(ctx, d.ID, d.RelayerTx)
+		}
 		return got, at, nil // the next check finds out
 	}
 	log.Warn("transaction withdrawn from a relayer that does not send it", "relayer_status", string(got.Status))
@@ -361,8 +371,8 @@ var statuses = map[upstream.Status]relay.Status{
 
 // metrics are a reconciler's metrics.
 type metrics struct {
-	asked                              *prometheus.CounterVec
-	requeued, overdue, withdrawn, lost prometheus.Counter
+	asked                                      *prometheus.CounterVec
+	requeued, overdue, withdrawn, unsent, lost prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -374,6 +384,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"result"}),
 		requeued:  f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_requeued_total", Help: "Transactions that were queued again, because no relayer had them for too long."}),
 		withdrawn: f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_withdrawn_total", Help: "Transactions that were taken back from a relayer that had accepted and not sent them."}),
+		unsent:    f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_unsent_total", Help: "Checks that found a transaction unsent at its relayer for more than five minutes, while no relayer of another idempotency scope was usable."}),
 		lost:      f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that became unknown after a relayer had accepted them: it does not have them any more, does not send them although it has no idempotency keys, or no relayer has answered about them for half an hour."}),
 		overdue:   f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_webhook_timeouts_total", Help: "Checks of transactions without a webhook for longer than five minutes."}),
 	}

@@ -39,13 +39,14 @@ type world struct {
 	relayer *upstreamtest.Relayer
 	client  *upstream.Client
 	route   relay.Route
+	metrics *prometheus.Registry
 }
 
 func setup(t *testing.T, edit ...func(*Config)) *world {
 	t.Helper()
 	t.Parallel()
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
-	w := &world{t: t, db: db, Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL, Silent: 50 * time.Millisecond, Stranded: 50 * time.Millisecond})}
+	w := &world{t: t, db: db, metrics: prometheus.NewRegistry(), Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL, Silent: 50 * time.Millisecond, Stranded: 50 * time.Millisecond})}
 	w.relayer = upstreamtest.Start(t, upstreamtest.Options{Key: key, Scope: "0123456789abcdef"})
 	var err error
 	w.client, err = upstream.New(upstream.Config{URL: w.relayer.URL(), Key: key})
@@ -56,7 +57,7 @@ func setup(t *testing.T, edit ...func(*Config)) *world {
 	cfg := Config{
 		Store: w.Store, Interval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		Witnesses: func(to relay.Route) []Witness { return []Witness{{w.client, w.route.URL}} },
-		Elsewhere: func(string) bool { return true },
+		Elsewhere: func(string) bool { return true }, Registerer: w.metrics,
 	}
 	for _, e := range edit {
 		e(&cfg)
@@ -101,6 +102,20 @@ func (w *world) submitted() (id uuid.UUID, relayerTx string) {
 	route.RelayerTx = result.Transaction.ID
 	require.NoError(w.t, w.Accepted(w.t.Context(), []store.Acceptance{{ID: tx.ID, Route: route}}))
 	return tx.ID, route.RelayerTx
+}
+
+// counter returns the value of a metric.
+func (w *world) counter(name string) float64 {
+	w.t.Helper()
+	families, err := w.metrics.Gather()
+	require.NoError(w.t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	require.FailNow(w.t, "no metric "+name)
+	return 0
 }
 
 // reaches waits until a transaction has a status.
@@ -262,19 +277,9 @@ func (r revisioned) Get(ctx context.Context, ref upstream.Ref, id string) (upstr
 
 // A transaction of which nothing new was heard for long is counted, for the alert.
 func TestReconciler_NoWebhookForLong_IsCounted(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	w := setup(t, func(c *Config) { c.Registerer, c.Overdue = registry, time.Second })
+	w := setup(t, func(c *Config) { c.Overdue = time.Second })
 	w.submitted()
-	count := func() float64 {
-		families, err := registry.Gather()
-		require.NoError(t, err)
-		for _, f := range families {
-			if f.GetName() == "rollcall_relay_webhook_timeouts_total" {
-				return f.GetMetric()[0].GetCounter().GetValue()
-			}
-		}
-		return -1
-	}
+	count := func() float64 { return w.counter("rollcall_relay_webhook_timeouts_total") }
 	require.Zero(t, count())
 	w.dueUntil(func() bool { return count() > 0 })
 }
@@ -385,6 +390,7 @@ func TestReconciler_NoOtherScope_LeavesItAtItsRelayer(t *testing.T) {
 	asked := w.relayer.Calls(upstreamtest.Get)
 	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Get) > asked+2 })
 	require.Zero(t, w.relayer.Calls(upstreamtest.Cancel))
+	require.Positive(t, w.counter("rollcall_relay_unsent_total"))
 	require.Equal(t, relay.Submitted, w.reads(id).Status)
 	elsewhere.Store(true)
 	w.dueUntil(func() bool { return w.reads(id).Status == relay.Queued })
@@ -477,17 +483,30 @@ func TestReconciler_SentWhileWithdrawn_StaysAtItsRelayer(t *testing.T) {
 	w.confirmedByChecks(id)
 }
 
-// A relayer that refuses to cancel a transaction, and sends it, keeps it for good: a later cancellation is an operator's.
+// A relayer that refuses to cancel a transaction keeps it: a later cancellation is an operator's.
 func TestReconciler_CancellationRefused_LeavesItAtItsRelayer(t *testing.T) {
 	w := setup(t, func(c *Config) { c.Withdraw = 100 * time.Millisecond })
 	id, relayerTx := w.submitted()
-	w.relayer.Fail(upstreamtest.Cancel, upstreamtest.Error(500))
+	w.relayer.Fail(upstreamtest.Cancel, upstreamtest.Error(400))
 	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Cancel) > 0 })
 	w.relayer.Advance(t, relayerTx, "submitted")
-	w.dueUntil(func() bool {
-		var withdrawing bool
-		require.NoError(t, w.db.QueryRow(t.Context(), `SELECT withdrawing FROM relay_transactions WHERE id = $1`, id).Scan(&withdrawing))
-		return !withdrawing
-	})
+	w.dueUntil(func() bool { return !w.withdrawing(id) })
 	require.Equal(t, relay.Submitted, w.reads(id).Status)
+}
+
+// A relayer did not receive the request to cancel, and sends the transaction: a later cancellation is an operator's.
+func TestReconciler_CancellationLost_LeavesItAtItsRelayer(t *testing.T) {
+	w := setup(t, func(c *Config) { c.Withdraw = 100 * time.Millisecond })
+	id, relayerTx := w.submitted()
+	w.relayer.Fail(upstreamtest.Cancel, upstreamtest.Drop)
+	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Cancel) > 0 })
+	w.relayer.Advance(t, relayerTx, "submitted")
+	w.dueUntil(func() bool { return w.reads(id).Hash != nil && !w.withdrawing(id) })
+	require.Equal(t, relay.Submitted, w.reads(id).Status)
+}
+
+func (w *world) withdrawing(id uuid.UUID) (is bool) {
+	w.t.Helper()
+	require.NoError(w.t, w.db.QueryRow(w.t.Context(), `SELECT withdrawing FROM relay_transactions WHERE id = $1`, id).Scan(&is))
+	return is
 }

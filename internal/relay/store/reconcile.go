@@ -81,11 +81,11 @@ func (s *Store) Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (b
 	return tag.RowsAffected() > 0, nil
 }
 
-// StopWithdrawing removes the mark of Withdraw: the relayer has sent the transaction, and does not cancel it. A later cancellation is an
+// StopWithdrawing removes the mark of Withdraw, because the relayer does not cancel the transaction. A later cancellation is an
 // operator's.
 func (s *Store) StopWithdrawing(ctx context.Context, id uuid.UUID, relayerTx string) error {
 	if _, err := s.db.Exec(ctx, `UPDATE relay_transactions SET withdrawing = false WHERE id = $1 AND relayer_tx = $2`, id, relayerTx); err != nil {
-		return fmt.Errorf("leave a transaction at its relayer: %w", err)
+		return fmt.Errorf("stop withdrawing a transaction: %w", err)
 	}
 	return nil
 }

@@ -27,9 +27,9 @@ type Applied struct {
 const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined' THEN 2 ELSE 3 END`
 
 // applySQL returns the end of a statement that applies the rows of "asked" (n, tx, relayer_tx, status, reason, tx_hash, revision,
-// at, digest), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks, because
-// the relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled, returns to the queue. The report may
-// have the hash of a no-op: the relayer had given the transaction a nonce, which the no-op has used.
+// at, digest), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks,
+// because the relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled, returns to the queue.
+// The report may have the hash of a no-op: the relayer had given the transaction a nonce, which the no-op has used.
 //
 // A report that contains another call, such as a no-op that took the nonce, is believed if its hash is one that the row had before:
 // OpenZeppelin's relayer writes the no-op's call before its hash. Otherwise the hash is not the transaction's, and confirmed becomes

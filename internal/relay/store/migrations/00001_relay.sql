@@ -99,7 +99,8 @@ CREATE TABLE relay_reports (
 CREATE INDEX relay_reports_relayer_tx ON relay_reports (relayer_tx);
 CREATE INDEX relay_reports_received_at ON relay_reports (received_at);
 
--- The webhooks of clients, as package webhook requires them of a plain source.
+-- The webhooks of clients, as package webhook requires them of a plain source. Its tests read this statement, and those of the
+-- indexes.
 CREATE TABLE relay_deliveries (
     -- Columns that change come first: Postgres logs an update in the same page from the first to the last byte that differs.
     -- A claim changes no column of an index.
