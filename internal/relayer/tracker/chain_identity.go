@@ -152,7 +152,7 @@ func (c *ChainIdentity) check(ctx context.Context, patience time.Duration) error
 }
 
 // exclude excludes an endpoint from use, or includes it again. An excluded endpoint stays excluded until it has the
-// recorded history, also while it does not respond. g.mu is held.
+// recorded history, also while it does not respond. c.mu is held.
 func (c *ChainIdentity) exclude(endpoint string, e evm.Exclusion) {
 	out := e != (evm.Exclusion{})
 	switch {

@@ -328,13 +328,14 @@ func (r *round) moveAnchor(ctx context.Context) error {
 	}
 	block := store.Block{Number: number, Hash: headers[0].Hash}
 	if have, all := r.countHaving(ctx, block); 2*have <= all {
-		r.cfg.Log.Debug("anchor not moved: no majority of the endpoints has the block", "number", number, "have", have, "endpoints", all)
+		r.anchorTried = number // a node that hangs must not delay each round
+		r.cfg.Log.Warn("anchor stays: no majority of the nodes has a newer block", "anchor", r.anchor.Number, "block", number, "have", have, "nodes", all)
 		return nil
 	}
 	if err := r.cfg.Store.MoveAnchor(ctx, r.keys[0].Generation, block); err != nil {
 		return err
 	}
-	r.anchor = block
+	r.anchor, r.anchorTried = block, 0
 	return nil
 }
 
@@ -349,7 +350,7 @@ func (r *round) countHaving(ctx context.Context, b store.Block) (have, all int) 
 	return have, len(anchors)
 }
 
-// anchorDue reports whether a block is far enough above the recorded anchor to replace it.
+// anchorDue reports whether a block is far enough above the recorded anchor, and above the last one that no majority had.
 func (r *round) anchorDue(number uint64) bool {
-	return r.anchor.Number == 0 || number >= r.anchor.Number+anchorStep
+	return (r.anchor.Number == 0 || number >= r.anchor.Number+anchorStep) && (r.anchorTried == 0 || number >= r.anchorTried+anchorStep)
 }

@@ -142,6 +142,7 @@ type Tracker struct {
 	behind      int                                  // successive rounds that did not reach it
 	unexplained map[store.KeyNonce]*unexplainedNonce // used nonces for which no transaction was found
 	anchor      store.Block
+	anchorTried uint64 // the last block that no majority of the nodes had; 0: none since the anchor moved
 	// confirmed is the newest block whose transactions were made final, by any process.
 	confirmed store.Block
 	// confirmedDue reports that the chain may have been reorganized since it was last compared with confirmed. The new
@@ -271,7 +272,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 			if err = t.cfg.ChainIdentity.Err(); err != nil {
 				level = slog.LevelDebug // ChainIdentity and the endpoints log the cause
 				// The chain may be another one when sending is enabled again.
-				t.last, t.anchor, t.confirmed = evm.Header{}, store.Block{}, store.Block{}
+				t.last, t.anchor, t.anchorTried, t.confirmed = evm.Header{}, store.Block{}, 0, store.Block{}
 			}
 		}
 		if err == nil {
