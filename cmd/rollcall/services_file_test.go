@@ -153,7 +153,8 @@ func TestServicesImport_LostLeader(t *testing.T) {
 	}{
 		"not established at first":      {&importingLeader{refuse: 2}, 0, "imported 5000 services: registered 5000,"},
 		"ended before the last message": {&importingLeader{end: 2}, 0, "imported 5000 services: registered 5000,"},
-		"ended after a long upload":     {&importingLeader{end: 1, upload: importTimeout + 500*time.Millisecond}, 0, "imported 5000 services: registered 5000,"},
+		"ended after a long upload":     {&importingLeader{end: 1, upload: 5500 * time.Millisecond}, 0, "imported 5000 services: registered 5000,"},
+		"ends each time":                {&importingLeader{end: 1 << 20, upload: 100 * time.Millisecond}, cli.ExitNotDone, "the leader is not established yet"},
 		"answer lost":                   {&importingLeader{lose: true}, cli.ExitUnknown, "rollcall services import: may be done or not: "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +170,7 @@ func TestServicesImport_LostLeader(t *testing.T) {
 			go func() { _ = s.Serve(listener) }()
 			t.Cleanup(s.Stop)
 			t.Cleanup(func() { close(over) })
-			r := rollcall(t, "services", "import", "--yes", file, "--coordinators", listener.Addr().String(), "--timeout", importTimeout.String())
+			r := rollcall(t, "services", "import", "--yes", file, "--coordinators", listener.Addr().String(), "--timeout", "5s")
 			require.Equal(t, tt.code, r.code, r.stderr)
 			require.Contains(t, r.stdout+r.stderr, tt.want)
 			if tt.code == cli.ExitUnknown {
@@ -189,8 +190,6 @@ type importingLeader struct {
 	upload time.Duration // until then
 	lose   bool
 }
-
-const importTimeout = 3 * time.Second
 
 func (l *importingLeader) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.ServerStreamingServer[rollcallv1.TakeSnapshotResponse]) error {
 	var b bytes.Buffer

@@ -145,8 +145,8 @@ func (c *clusterStatusCmd) askAnyone(ctx context.Context, client *gateway.Client
 }
 
 // change calls the leader to change the cluster. A call that was certainly not done, because that node does not lead, is
-// retried on the next one. A call that may have been done is an UnknownOutcomeError. The timeout limits the search for leaders; only
-// ctx limits the calls.
+// retried on the next one. A call that may have been done is an UnknownOutcomeError. The timeout limits all but the calls, which
+// only ctx limits.
 func (r *RemoteFlags) change(ctx context.Context, client *gateway.Client,
 	call func(context.Context, rollcallv1.ClusterServiceClient, ...grpc.CallOption) error,
 ) error {
@@ -166,6 +166,9 @@ func (r *RemoteFlags) change(ctx context.Context, client *gateway.Client,
 		_, notLeader := errors.AsType[*gateway.NotLeaderError](err)
 		switch {
 		case notLeader, errors.Is(err, gateway.ErrNotEstablished):
+			if !time.Now().Before(limit) { // a known leader is returned without a search
+				return err
+			}
 			select {
 			case <-ctx.Done():
 				return err
