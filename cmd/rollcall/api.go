@@ -212,7 +212,7 @@ func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	defer closing(&err, web)
 	log.Info("listening for HTTP", "http", web.Addr().String())
 
-	return serve(ctx, "API", web.Run, log, func(stages *shutdownStages, started func()) error {
+	return serve(ctx, "api", web.Run, log, func(stages *shutdownStages, started func()) error {
 		return c.run(stages, log, reg, starting, stored, handler, postgres.LogWaiting(unlimited, starting.waiting), func() {
 			started()
 			log.Info("API started", "version", cli.Version(), "http", web.Addr().String(), "gasless", c.Forward.Address != "")

@@ -140,7 +140,7 @@ func TestTxResolve_ConfirmedLate_IsDone(t *testing.T) {
 	id := r.parked()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), self, r.args("tx", "resolve", id.String(), "--failed", "--timeout", "2s")...)
+	cmd := exec.CommandContext(t.Context(), self, r.args("tx", "resolve", id.String(), "--failed", "--timeout", "5s")...)
 	cmd.Env = append(os.Environ(), "ROLLCALL_TEST_MAIN=1")
 	keyboard, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -151,7 +151,7 @@ func TestTxResolve_ConfirmedLate_IsDone(t *testing.T) {
 	words.Split(bufio.ScanWords)
 	for words.Scan() && words.Text() != "yes:" {
 	}
-	time.Sleep(2500 * time.Millisecond) // longer than the limit
+	time.Sleep(5500 * time.Millisecond) // longer than the limit
 	_, err = keyboard.Write([]byte("yes\n"))
 	require.NoError(t, err)
 	_, err = io.Copy(io.Discard, screen)

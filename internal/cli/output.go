@@ -41,7 +41,7 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// confirm prints a plan and asks the operator for a yes, unless yes is set. An interrupt is a no.
+// confirm prints a plan and asks the operator for a yes, unless yes is set. It fails if ctx ends first.
 func confirm(ctx context.Context, con *Console, o OutputFlags, yes bool, plan func(io.Writer), question string) error {
 	ask := con.Stdout
 	if o.Output == "json" {
@@ -65,7 +65,7 @@ func confirm(ctx context.Context, con *Console, o OutputFlags, yes bool, plan fu
 	case <-read:
 	case <-ctx.Done():
 		fmt.Fprintln(ask)
-		return errors.New("it was interrupted before an answer")
+		return errors.New("the question was interrupted before an answer")
 	}
 	if strings.TrimSpace(answer) == "yes" {
 		return nil

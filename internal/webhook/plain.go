@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PlainSource returns the Source of a table whose rows hold the complete payloads, in a column of type jsonb: a late or replayed webhook
-// does not depend on later changes. All its deliveries have one event, and are of the transaction that is their subject.
+// PlainSource returns the Source of a table whose rows hold the complete payloads, in a column of type jsonb: a late or replayed
+// webhook does not depend on later changes. All its deliveries have one event, and are of the transaction that is their subject.
 //
 // The owner writes a row for each target, in the statement or the database transaction of the change:
 //

@@ -14,8 +14,8 @@ import (
 // and writes the rows, in the database transactions of its changes. All strings are SQL from the owner's code, and no
 // part of them comes from outside.
 //
-// The table has the columns of relay_deliveries, in the relay path's migration, except payload, and the same indexes; that of due rows
-// begins with the columns of Scope. It may have more columns, for the owner's expressions. In these c is the delivery's row.
+// The table has the columns of relay_deliveries, in the relay path's migration, except payload, and the same indexes; that of due
+// rows begins with the columns of Scope. It may have more columns, for the owner's expressions. In these c is the delivery's row.
 type Source struct {
 	// Table is the table's name.
 	Table string

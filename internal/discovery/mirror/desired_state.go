@@ -406,14 +406,14 @@ func (d *desiredState) kinds() []string {
 	return slices.Sorted(maps.Keys(d.listed))
 }
 
-// readActive calls read with active, with l.mu held.
+// readActive calls read with active, with d.mu held.
 func (d *desiredState) readActive(read func(active func(id, kind string) bool)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	read(d.active)
 }
 
-// active reports whether an id is in a set, checking the set of kind first. l.mu is held.
+// active reports whether an id is in a set, checking the set of kind first. d.mu is held.
 func (d *desiredState) active(id, kind string) bool {
 	if _, ok := d.listed[kind][id]; ok {
 		return true

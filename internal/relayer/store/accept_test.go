@@ -88,11 +88,11 @@ func TestAccept_KeysFull_QueuesThenRejects(t *testing.T) {
 	late := newTx(s)
 	_, err = s.Accept(t.Context(), AllocationLimits{Held: limits.Held, Cap: 3, Queue: 100}, []*NewTransaction{late})
 	require.NoError(t, err)
-	seated, err := s.Dispatch(t.Context(), limits, 100)
+	dispatched, err := s.Dispatch(t.Context(), limits, 100)
 	require.NoError(t, err)
-	require.Len(t, seated, 2)
-	require.Equal(t, results[4].Tx.ID, seated[0].ID)
-	require.Equal(t, results[5].Tx.ID, seated[1].ID)
+	require.Len(t, dispatched, 2)
+	require.Equal(t, results[4].Tx.ID, dispatched[0].ID)
+	require.Equal(t, results[5].Tx.ID, dispatched[1].ID)
 	require.Equal(t, []int{3, 3}, pending(t, s))
 	n, err := s.Queued(t.Context())
 	require.NoError(t, err)
@@ -110,9 +110,9 @@ func TestDispatch_LongQueueOfOneKey_DoesNotBlockOthers(t *testing.T) {
 	}
 	accept(t, s, limits, newTxs(s, 2)...)
 	limits.Cap = 2
-	seated, err := s.Dispatch(t.Context(), limits, 5)
+	dispatched, err := s.Dispatch(t.Context(), limits, 5)
 	require.NoError(t, err)
-	require.Len(t, seated, 2)
+	require.Len(t, dispatched, 2)
 	require.Equal(t, []int{2, 2}, pending(t, s))
 }
 

@@ -61,13 +61,13 @@ type lockedKey struct {
 }
 
 // assignNonce takes the next nonce of a key for a transaction with this value and reserve.
-func (a *keyAllocation) assignNonce(s *lockedKey, value, reserve *big.Int) (nonce uint64) {
-	nonce = s.next + uint64(s.taken)
-	s.taken++
+func (a *keyAllocation) assignNonce(k *lockedKey, value, reserve *big.Int) (nonce uint64) {
+	nonce = k.next + uint64(k.taken)
+	k.taken++
 	cost := relayer.Cost(value, reserve)
-	s.committed.Add(s.committed, cost)
-	s.given.Add(s.given, cost)
-	a.budgets.take(account{scopeKey, s.text}, reserve)
+	k.committed.Add(k.committed, cost)
+	k.given.Add(k.given, cost)
+	a.budgets.take(account{scopeKey, k.text}, reserve)
 	return nonce
 }
 
@@ -96,14 +96,14 @@ func (a *keyAllocation) lock(b *pgx.Batch, s *Store, limits AllocationLimits) {
 		WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
 		s.ChainID, s.Pool, hexAddresses(limits.Held), balanceAge, s.comparedSince()).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			s := &lockedKey{given: new(big.Int)}
+			k := &lockedKey{given: new(big.Int)}
 			var balance, committed *string
-			if err := rows.Scan(&s.text, &s.next, &s.pending, &s.enabled, &s.disabled, &s.paused, &s.stuck, &s.funding,
-				&balance, &committed, &s.compared); err != nil {
+			if err := rows.Scan(&k.text, &k.next, &k.pending, &k.enabled, &k.disabled, &k.paused, &k.stuck, &k.funding,
+				&balance, &committed, &k.compared); err != nil {
 				return err
 			}
-			s.address, s.balance, s.committed = common.HexToAddress(s.text), relayer.ParseDecimal(balance), relayer.ParseDecimal(committed)
-			a.keys = append(a.keys, s)
+			k.address, k.balance, k.committed = common.HexToAddress(k.text), relayer.ParseDecimal(balance), relayer.ParseDecimal(committed)
+			a.keys = append(a.keys, k)
 		}
 		rand.Shuffle(len(a.keys), func(i, j int) { a.keys[i], a.keys[j] = a.keys[j], a.keys[i] })
 		return rows.Err()
@@ -198,11 +198,11 @@ func (a *keyAllocation) findKey(target string, key common.Address, value, reserv
 // The minimum cost and the minimum reserve may belong to two transactions. Then a new one is queued needlessly, until the
 // next Dispatch.
 func (a *keyAllocation) mustQueue(target string, key common.Address) bool {
-	l := a.queuedByTarget[target]
-	if l == nil {
+	demand := a.queuedByTarget[target]
+	if demand == nil {
 		return false
 	}
-	best, _ := a.pickKey(key, l.cost, l.reserve)
+	best, _ := a.pickKey(key, demand.cost, demand.reserve)
 	return best != nil
 }
 
@@ -215,34 +215,34 @@ func (a *keyAllocation) pickKey(key common.Address, cost, reserve *big.Int) (bes
 	why = errNoKey
 	var paused int
 	var disabled bool
-	for _, s := range a.keys {
-		if s.funding || key != (common.Address{}) && s.address != key {
+	for _, k := range a.keys {
+		if k.funding || key != (common.Address{}) && k.address != key {
 			continue
 		}
 		switch {
-		case s.paused:
+		case k.paused:
 			if paused++; key != (common.Address{}) {
 				return nil, relayer.ErrPaused
 			}
 			continue
-		case !s.enabled:
+		case !k.enabled:
 			if key != (common.Address{}) {
-				return nil, fmt.Errorf("%w: %s", relayer.ErrDisabled, s.disabled)
+				return nil, fmt.Errorf("%w: %s", relayer.ErrDisabled, k.disabled)
 			}
 			disabled = true
 			continue
 		}
 		switch {
-		case !s.covers(cost, false):
+		case !k.covers(cost, false):
 			poor = true
 			continue
-		case !a.budgets.fits(account{scopeKey, s.text}, reserve):
+		case !a.budgets.fits(account{scopeKey, k.text}, reserve):
 			spent = true
 			continue
 		}
 		able = true
-		if !s.stuck && s.compared && s.load() < a.cap && s.covers(cost, true) && (best == nil || s.load() < best.load()) {
-			best = s
+		if !k.stuck && k.compared && k.load() < a.cap && k.covers(cost, true) && (best == nil || k.load() < best.load()) {
+			best = k
 		}
 	}
 	switch {
@@ -263,9 +263,9 @@ func (a *keyAllocation) store(b *pgx.Batch, s *Store) {
 	a.budgets.store(b, s)
 	var addresses, given []string
 	var taken []int32
-	for _, s := range a.keys {
-		if s.taken > 0 {
-			addresses, taken, given = append(addresses, s.text), append(taken, int32(s.taken)), append(given, s.given.String())
+	for _, k := range a.keys {
+		if k.taken > 0 {
+			addresses, taken, given = append(addresses, k.text), append(taken, int32(k.taken)), append(given, k.given.String())
 		}
 	}
 	if len(addresses) == 0 {

@@ -162,14 +162,14 @@ func TestBudgets_Queued_IsChargedToKeyAtDispatch(t *testing.T) {
 	require.EqualValues(t, 60, spent(t, s, scopeKey, key))
 	require.EqualValues(t, 125, spent(t, s, scopeCaller, "a"))
 	limits.Cap = 10
-	seated, err := s.Dispatch(t.Context(), limits, 10)
+	dispatched, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
-	require.Len(t, seated, 1)
-	require.Equal(t, txs[1].ID, seated[0].ID, "60, 30 and 35 are more than 100")
+	require.Len(t, dispatched, 1)
+	require.Equal(t, txs[1].ID, dispatched[0].ID, "60, 30 and 35 are more than 100")
 	require.EqualValues(t, 90, spent(t, s, scopeKey, key))
 	// If another sender's transaction takes the nonce, the key's budget is refunded, and the caller's is not.
-	broadcast(t, s, seated[0])
-	require.NoError(t, onlyErr(s.RecordNonceConflicts(t.Context(), seated[0].ID, limits.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1})))
+	broadcast(t, s, dispatched[0])
+	require.NoError(t, onlyErr(s.RecordNonceConflicts(t.Context(), dispatched[0].ID, limits.Held[0], 0, *dispatched[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1})))
 	require.EqualValues(t, 60, spent(t, s, scopeKey, key))
 	require.EqualValues(t, 125, spent(t, s, scopeCaller, "a"))
 }

@@ -210,11 +210,11 @@ func TestRecordNonceConflicts_ForeignIsFinal_QueuesAgain(t *testing.T) {
 	foreign, err := s.TransactionByNonce(t.Context(), tx.From, 0)
 	require.NoError(t, err)
 	require.Equal(t, relayer.KindForeign, foreign.Kind)
-	seated, err := s.Dispatch(t.Context(), limits, 10)
+	dispatched, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err)
-	require.Len(t, seated, 1)
-	require.Equal(t, uint64(1), *seated[0].Nonce)
-	require.Equal(t, 1, seated[0].Attempts) // the next one signed is the second
+	require.Len(t, dispatched, 1)
+	require.Equal(t, uint64(1), *dispatched[0].Nonce)
+	require.Equal(t, 1, dispatched[0].Attempts) // the next one signed is the second
 	unsigned, err := s.Unsigned(t.Context(), all(limits), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, unsigned, 1)

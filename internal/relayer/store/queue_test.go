@@ -48,17 +48,17 @@ func TestDispatch_UnaffordableTransaction_DoesNotBlockTheQueue(t *testing.T) {
 	none, err := s.Dispatch(t.Context(), full, 100)
 	require.NoError(t, err)
 	require.Empty(t, none)
-	seated, err := s.Dispatch(t.Context(), limits, 100)
+	dispatched, err := s.Dispatch(t.Context(), limits, 100)
 	require.NoError(t, err)
-	require.Equal(t, append(ids(cheap), late.ID), ids(seated))
+	require.Equal(t, append(ids(cheap), late.ID), ids(dispatched))
 
 	// They are dispatched, the oldest first, when there is ether.
 	_, err = s.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 20, balance_at = now()`)
 	require.NoError(t, err)
-	seated, err = s.Dispatch(t.Context(), limits, 100)
+	dispatched, err = s.Dispatch(t.Context(), limits, 100)
 	require.NoError(t, err)
-	require.Len(t, seated, 1)
-	require.Equal(t, "9", seated[0].Value.String())
+	require.Len(t, dispatched, 1)
+	require.Equal(t, "9", dispatched[0].Value.String())
 }
 
 // Spent budgets of the keys block only transactions that need them.
@@ -74,11 +74,11 @@ func TestDispatch_KeyBudgetsSpent_FreeTransactionsGoOn(t *testing.T) {
 	}
 	cheap := accept(t, s, limits, costly(s, 0, "a", ""))[0]
 	limits.Cap = 4
-	seated, err := s.Dispatch(t.Context(), limits, 100)
+	dispatched, err := s.Dispatch(t.Context(), limits, 100)
 	require.NoError(t, err)
-	require.Equal(t, []uuid.UUID{dear[0].ID}, ids(seated))
-	seated, err = s.Dispatch(t.Context(), limits, 100)
+	require.Equal(t, []uuid.UUID{dear[0].ID}, ids(dispatched))
+	dispatched, err = s.Dispatch(t.Context(), limits, 100)
 	require.NoError(t, err)
-	require.Equal(t, []uuid.UUID{cheap.ID}, ids(seated))
+	require.Equal(t, []uuid.UUID{cheap.ID}, ids(dispatched))
 	require.NotNil(t, accept(t, s, limits, costly(s, 0, "a", ""))[0].Nonce)
 }

@@ -46,9 +46,9 @@ func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
 	limits.Cap = 3
 	before = rowsRead(t, s)
 	for range 2 {
-		seated, err := s.Dispatch(t.Context(), limits, 2)
+		dispatched, err := s.Dispatch(t.Context(), limits, 2)
 		require.NoError(t, err)
-		require.Len(t, seated, 2)
+		require.Len(t, dispatched, 2)
 	}
 	require.Less(t, rowsRead(t, s)-before, 1000, "dispatching")
 
@@ -63,9 +63,9 @@ func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
 	require.NoError(t, err)
 	before = rowsRead(t, s)
 	for range 5 {
-		seated, err := s.Dispatch(t.Context(), limits, 2)
+		dispatched, err := s.Dispatch(t.Context(), limits, 2)
 		require.NoError(t, err)
-		require.Empty(t, seated)
+		require.Empty(t, dispatched)
 	}
 	require.Less(t, rowsRead(t, s)-before, 1000, "dispatching while all queued transactions lack ether")
 }
@@ -83,9 +83,9 @@ func TestDispatch_NothingToDispatch_LocksNoKey(t *testing.T) {
 	defer holder.Rollback(t.Context()) //nolint:errcheck // at the end
 	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_keys FOR UPDATE`)
 	require.NoError(t, err)
-	seated, err := s.Dispatch(t.Context(), limits, 10)
+	dispatched, err := s.Dispatch(t.Context(), limits, 10)
 	require.NoError(t, err, "it has waited for a key")
-	require.Empty(t, seated)
+	require.Empty(t, dispatched)
 }
 
 // counters compares the counter of each target's queue with the rows.
