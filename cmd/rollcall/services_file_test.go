@@ -212,7 +212,10 @@ func (l *importingLeader) ImportServices(stream grpc.ClientStreamingServer[rollc
 		}
 		if l.end > 0 {
 			l.end--
-			time.Sleep(l.upload)
+			select {
+			case <-stream.Context().Done():
+			case <-time.After(l.upload):
+			}
 			return status.Error(codes.Unavailable, "the process ended")
 		}
 		if req.End == nil {

@@ -151,7 +151,10 @@ func TestTxResolve_ConfirmedLate_IsDone(t *testing.T) {
 	words.Split(bufio.ScanWords)
 	for words.Scan() && words.Text() != "yes:" {
 	}
-	time.Sleep(5500 * time.Millisecond) // longer than the limit
+	select {
+	case <-t.Context().Done():
+	case <-time.After(5500 * time.Millisecond): // longer than the limit
+	}
 	_, err = keyboard.Write([]byte("yes\n"))
 	require.NoError(t, err)
 	_, err = io.Copy(io.Discard, screen)
