@@ -17,6 +17,7 @@ import (
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core"
 	"github.com/ethereum/go-ethereum/core/txpool"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
@@ -224,7 +225,7 @@ func (n *Node) Fund(wei *big.Int, to ...common.Address) {
 }
 
 // fund returns the addresses whose transaction has to be sent again under another nonce: after a rewind the node returns earlier
-// transactions of the faucet to its pool, and counts them a moment later.
+// transactions of the faucet to its pool, counts them a moment later, and may have them in a block by then.
 func (n *Node) fund(wei *big.Int, to []common.Address) (again []common.Address) {
 	n.t.Helper()
 	// Nonces are set here, because the pool's own count drops for a moment with each block.
@@ -239,7 +240,7 @@ func (n *Node) fund(wei *big.Int, to []common.Address) (again []common.Address) 
 	}
 	n.must(n.client.Client().BatchCallContext(n.context(), txs), "fund")
 	for i, tx := range txs {
-		if tx.Error != nil && strings.Contains(tx.Error.Error(), txpool.ErrReplaceUnderpriced.Error()) {
+		if tx.Error != nil && (strings.Contains(tx.Error.Error(), txpool.ErrReplaceUnderpriced.Error()) || strings.Contains(tx.Error.Error(), core.ErrNonceTooLow.Error())) {
 			again = append(again, to[i])
 			continue
 		}
