@@ -130,8 +130,10 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, relay.Confirmed, tx.Status)
 	require.Equal(t, hash, tx.Hash.Hex())
-	res = rollcall(t, r.args("tx", "resolve", found.String(), "--failed", "--retry")...)
-	require.Equal(t, cli.ExitUsage, res.code)
+	for _, decision := range [][]string{{"--failed", "--retry"}, {"--executed", ""}, {"--relayer-tx", ""}, {"--yes"}} { // a script's variable may be empty
+		res = rollcall(t, r.args(append([]string{"tx", "resolve", r.parked().String()}, decision...)...)...)
+		require.Equal(t, cli.ExitUsage, res.code, decision)
+	}
 }
 
 // An operator may think longer than the command's time limit: that limits the work alone.
@@ -218,6 +220,9 @@ func TestTxDLQ_DeadLetters_AreListedReplayedAndDropped(t *testing.T) {
 	res = rollcall(t, r.args("tx", "dlq", "replay")...)
 	require.Equal(t, cli.ExitUsage, res.code)
 	require.Contains(t, res.stderr, "give ids, or --all")
+	res = rollcall(t, r.args("tx", "dlq", "drop")...)
+	require.Equal(t, cli.ExitUsage, res.code)
+	require.Contains(t, res.stderr, "<id>")
 	res = rollcall(t, r.args("tx", "dlq", "list", "--queue-url", "amqp://u:hidden@")...)
 	require.Equal(t, cli.ExitUsage, res.code)
 	require.NotContains(t, res.stderr, "hidden")

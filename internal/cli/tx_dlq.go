@@ -116,7 +116,7 @@ func (c *dlqReplayCmd) Run(ctx context.Context, con *Console) error {
 }
 
 type dlqDropCmd struct {
-	idArgs
+	ID []uuid.UUID `arg:"" name:"id" help:"Messages, by the ids of their transactions."`
 	OutputFlags
 	queueFlags
 }
@@ -128,14 +128,11 @@ five minutes; "rollcall tx resolve ID --failed" ends it.`
 
 func (c *dlqDropCmd) Check(p *config.Problems) {
 	c.check(p)
-	if len(c.ID) == 0 {
-		p.Addf(&c.ID, "\"rollcall tx dlq list\" has the ids", "give ids")
-	}
 }
 
 func (c *dlqDropCmd) Run(ctx context.Context, con *Console) error {
 	return c.with(ctx, func(ctx context.Context, q queue.Queue) error {
-		return c.each(con, c.OutputFlags, "dropped", func(id uuid.UUID) (int, error) { return q.Drop(ctx, id) })
+		return idArgs{c.ID}.each(con, c.OutputFlags, "dropped", func(id uuid.UUID) (int, error) { return q.Drop(ctx, id) })
 	})
 }
 

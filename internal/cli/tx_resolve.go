@@ -20,8 +20,8 @@ type txResolveCmd struct {
 	ID        uuid.UUID `arg:"" name:"id" help:"The transaction, by the relay path's id."`
 	Retry     bool      `xor:"decision" help:"No relayer has it: queue it again."`
 	Failed    bool      `xor:"decision" help:"It is not to be sent: tell the client that it failed. Also for a queued one, which no relayer has."`
-	Executed  string    `xor:"decision" placeholder:"HASH" help:"The chain has executed it, under this hash: tell the client that it is confirmed."`
-	RelayerTx string    `xor:"decision" name:"relayer-tx" placeholder:"ID" help:"Its relayer has it, under this id."`
+	Executed  *string   `xor:"decision" placeholder:"HASH" help:"The chain has executed it, under this hash: tell the client that it is confirmed."`
+	RelayerTx *string   `xor:"decision" name:"relayer-tx" placeholder:"ID" help:"Its relayer has it, under this id."`
 	Yes       bool      `help:"Do not ask for a confirmation."`
 	OutputFlags
 	relayFlags
@@ -39,8 +39,14 @@ accepted it before.`
 
 func (c *txResolveCmd) Check(p *config.Problems) {
 	c.CheckFlags(p)
-	if c.Executed != "" && new(common.Hash).UnmarshalText([]byte(c.Executed)) != nil {
-		p.Addf(&c.Executed, "0x and 64 hex digits", "%q is not a transaction's hash", c.Executed)
+	if c.Executed != nil && new(common.Hash).UnmarshalText([]byte(*c.Executed)) != nil {
+		p.Addf(&c.Executed, "0x and 64 hex digits", "%q is not a transaction's hash", *c.Executed)
+	}
+	if c.RelayerTx != nil && *c.RelayerTx == "" {
+		p.Addf(&c.RelayerTx, "give the id that the relayer has for it", "is empty")
+	}
+	if c.Yes && !c.decided() {
+		p.Addf(&c.Yes, "give --relayer-tx ID, --executed HASH, --retry or --failed", "confirms no decision")
 	}
 }
 
@@ -54,7 +60,7 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 	if err != nil {
 		return err
 	}
-	if !c.Retry && !c.Failed && c.Executed == "" && c.RelayerTx == "" {
+	if !c.decided() {
 		if err := c.Print(con.Stdout, shown, shown.table); err != nil {
 			return err
 		}
@@ -77,29 +83,34 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 	return report(con, c.OutputFlags, []ActionResult{c.resolve(limited, s, tx)}, "rollcall tx relay "+c.ID.String())
 }
 
+// decided reports whether the operator gave a decision.
+func (c *txResolveCmd) decided() bool {
+	return c.Retry || c.Failed || c.Executed != nil || c.RelayerTx != nil
+}
+
 func (c *txResolveCmd) question() string {
 	switch {
 	case c.Retry:
 		return "Queue it again? If a relayer has it, it is executed twice."
 	case c.Failed:
 		return "Tell the client that it failed?"
-	case c.Executed != "":
-		return "Tell the client that it is confirmed as " + c.Executed + "?"
+	case c.Executed != nil:
+		return "Tell the client that it is confirmed as " + *c.Executed + "?"
 	default:
-		return "Go on with it as " + c.RelayerTx + " of its relayer?"
+		return "Go on with it as " + *c.RelayerTx + " of its relayer?"
 	}
 }
 
 func (c *txResolveCmd) resolve(ctx context.Context, s *store.Store, tx *relay.Transaction) ActionResult {
 	id := tx.ID.String()
-	d, detail := store.Resolution{Retry: c.Retry, Failed: c.Failed, RelayerTx: c.RelayerTx}, "failed"
+	d, detail := store.Resolution{Retry: c.Retry, Failed: c.Failed}, "failed"
 	switch {
-	case c.RelayerTx != "" && tx.RelayerTx != "":
+	case c.RelayerTx != nil && tx.RelayerTx != "":
 		return refused(id, fmt.Sprintf("its relayer had it as %s: use --executed, --retry or --failed", tx.RelayerTx))
-	case c.RelayerTx != "":
-		detail = "submitted, as " + c.RelayerTx
-	case c.Executed != "":
-		d.Executed, detail = new(common.HexToHash(c.Executed)), "confirmed, as "+c.Executed
+	case c.RelayerTx != nil:
+		d.RelayerTx, detail = *c.RelayerTx, "submitted, as "+*c.RelayerTx
+	case c.Executed != nil:
+		d.Executed, detail = new(common.HexToHash(*c.Executed)), "confirmed, as "+*c.Executed
 	case c.Retry:
 		detail = "queued again"
 	}
