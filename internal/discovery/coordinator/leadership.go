@@ -262,7 +262,8 @@ func (n *Node) runLead(serving context.Context, l *leader) (higher uint64, err e
 			return higher, nil
 		case higher > 0:
 			failures = 0 // another leader would fail the same way
-			err = fmt.Errorf("epoch %d is stored in Redis, and no leader after %d can have opened it; look at what Redis holds, and then have this cluster claim it again: rollcall mirror take-over --force",
+			err = fmt.Errorf("epoch %d is stored in Redis, and no leader after %d can have opened it; if a peer was restored, stop this coordinator, empty its data folder, and start it; "+
+				"otherwise look at what Redis holds, and then have this cluster claim it again: rollcall mirror take-over --force",
 				higher, l.Epoch)
 		case err == nil:
 			err = errors.New("it returned although the leadership stays")

@@ -161,8 +161,11 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 	warned := make(map[string]uint32)
 	leaderless := 0 // rounds in a row
 	for {
-		servers := without(r.GetConfiguration().Configuration().Servers, n.cfg.ID)
-		answers := n.peers.describe(ctx, servers, peerTimeout)
+		servers := r.GetConfiguration().Configuration().Servers
+		if len(servers) == 0 { // the node was admitted, and has received no log yet
+			servers = n.configured()
+		}
+		answers := n.peers.describe(ctx, without(servers, n.cfg.ID), peerTimeout)
 		_, leader := r.LeaderWithID()
 		if string(leader) == n.cfg.ID {
 			if err := n.checkRivals(r, answers); err != nil {

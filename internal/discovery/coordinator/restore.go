@@ -76,7 +76,7 @@ func Restore(ctx context.Context, cfg RestoreConfig, snapshot io.Reader) (Restor
 	now := time.Now()
 	millis := uint64(now.UnixMilli())
 	epoch, index := max(info.Epoch, millis), max(info.Index, millis)
-	identity := fmt.Sprintf("%s/restored-%s-%s", info.Cluster, now.UTC().Format("20060102T150405Z"), strings.ToLower(rand.Text()[:6]))
+	identity := fmt.Sprintf("%s/restored-%s-%s", info.Cluster, now.UTC().Format("20060102T150405.000Z"), strings.ToLower(rand.Text()[:6]))
 	if info.Cluster == "" || len(identity) > maxIdentity {
 		return Restored{}, fmt.Errorf("the snapshot names the cluster %q, which is no valid name", info.Cluster)
 	}

@@ -171,7 +171,7 @@ func TestRestore_OnSeveralNodes_OneClusterRemains(t *testing.T) {
 		folders, restored := t.TempDir(), map[string]uint64{}
 		for _, p := range c.peers {
 			restored[p.ID] = c.restore(p.ID, filepath.Join(folders, p.ID), snapshot).Epoch
-			pass(time.Second) // the identities differ by the second
+			pass(time.Millisecond) // the identities differ by it
 		}
 		for _, p := range c.peers {
 			c.net.Isolate(p.ID) // they must not refuse to start
