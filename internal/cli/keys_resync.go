@@ -89,7 +89,7 @@ func (c *KeysResyncCmd) Run(ctx context.Context, con *Console) error {
 		return err
 	}
 	if c.SetNonce != nil {
-		return c.setNonce(limited, con, a, client, keys[0])
+		return c.setNonce(ctx, con, a, client, keys[0])
 	}
 	counts, err := a.Count(limited, client, keys)
 	if err != nil {
@@ -136,6 +136,17 @@ func describeJumps(w io.Writer, counts []admin.KeyCount) {
 
 // setNonce moves a key's next nonce.
 func (c *KeysResyncCmd) setNonce(ctx context.Context, con *Console, a *admin.Admin, client *evm.Client, key *relayer.Key) error {
+	if *c.SetNonce > key.NextNonce+tracker.DefaultMaxNonceJump {
+		if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) {
+			fmt.Fprintf(w, "The next nonce of %s is %d. Relayers fill the %d nonces up to %d with no-ops, which cost gas.\n",
+				lower(key.Address), key.NextNonce, *c.SetNonce-key.NextNonce, *c.SetNonce)
+		}, "Skip those nonces?"); err != nil {
+			return err
+		}
+	}
+	// A person may have taken long.
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
 	was, enabled, err := a.SetNonce(ctx, client, key, *c.SetNonce)
 	if err != nil {
 		return uncertain(err, "rollcall keys list")
