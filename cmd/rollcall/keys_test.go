@@ -413,7 +413,7 @@ func TestKeysResync_SetNonce(t *testing.T) {
 	require.Contains(t, succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key)...), "nothing to repair, next nonce 1, 0 pending")
 
 	res = set(key, "--set-nonce", "66")
-	require.Equal(t, cli.ExitNotDone, res.code, "nobody has confirmed it")
+	require.Equal(t, cli.ExitNotDone, res.code, "it was not confirmed")
 	require.Contains(t, res.stdout, "Relayers fill the 65 nonces up to 66 with no-ops, which cost gas.\nSkip those nonces? Type yes: ")
 	require.Contains(t, succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key)...), "nothing to repair, next nonce 1, 0 pending")
 	res = set(key, "--set-nonce", "1002", "--yes")
