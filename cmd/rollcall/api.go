@@ -212,12 +212,16 @@ func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	defer closing(&err, web)
 	log.Info("listening for HTTP", "http", web.Addr().String())
 
-	return serve(ctx, "api", web.Run, log, func(stages *shutdownStages, started func()) error {
+	if err := serve(ctx, web.Run, func(stages *shutdownStages, started func()) error {
 		return c.run(stages, log, reg, starting, stored, handler, postgres.LogWaiting(unlimited, starting.waiting), func() {
 			started()
 			log.Info("API started", "version", cli.Version(), "http", web.Addr().String(), "gasless", c.Forward.Address != "")
 		})
-	})
+	}); err != nil {
+		return err
+	}
+	log.Info("API stopped", "cause", context.Cause(ctx))
+	return nil
 }
 
 // run opens the API's parts, and runs until the stages have ended.

@@ -290,18 +290,22 @@ func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	defer closing(&err, web)
 	log.Info("listening for HTTP", "http", web.Addr().String())
 
-	return serve(ctx, "relayer", web.Run, log, func(stages *shutdownStages, started func()) error {
+	if err := serve(ctx, web.Run, func(stages *shutdownStages, started func()) error {
 		return c.relay(stages, log, reg, func(relay *service.Service) {
 			started()
 			handler.Start(relay)
 			log.Info("relayer started", "version", cli.Version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
 				"keys", c.ring.Len(), "enabled", c.Enabled)
 		}, postgres.LogWaiting(unlimited, handler.Starting))
-	})
+	}); err != nil {
+		return err
+	}
+	log.Info("relayer stopped", "cause", context.Cause(ctx))
+	return nil
 }
 
-// relay opens a relayer's parts, calls serve, and runs until the stages have ended. Its own stages follow the existing ones.
-func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, serve func(*service.Service), waiting func(error)) error {
+// relay opens a relayer's parts, calls ready, and runs until the stages have ended. Its own stages follow the existing ones.
+func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, ready func(*service.Service), waiting func(error)) error {
 	p := &relayerParts{relayerCmd: c, log: log, reg: reg}
 	defer p.close()
 	if err := p.openDatabase(stages.ctx, waiting); err != nil {
@@ -330,7 +334,7 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	track := tracker.New(p.trackerConfig(relaying, keys, send))
 	relaying.Sender, relaying.Rounds = send, track.Rounds
 	relay := service.New(relaying)
-	serve(relay)
+	ready(relay)
 
 	// In the order in which they stop. HTTP, which runs already, accepts nothing new. Then accepted transactions are stored, and
 	// stored ones are signed and broadcasted. The parts that all of these need end last.

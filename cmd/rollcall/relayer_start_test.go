@@ -86,7 +86,7 @@ func (s *starting) stop(t *testing.T) {
 	t.Helper()
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-s.ended)
-	require.NotEmpty(t, s.lines("process stopped"))
+	require.NotEmpty(t, s.lines("relayer stopped"))
 	require.Empty(t, s.lines("relayer failed"))
 }
 

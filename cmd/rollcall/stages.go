@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -10,7 +9,7 @@ import (
 // serve runs a process whose HTTP server is open while it starts. The server is the first stage that stops; run opens the process's
 // parts, calls started, and runs until its own stages have ended. serve returns nil if ctx ends before the start: the process was
 // stopped while it waited for a database.
-func serve(ctx context.Context, role string, web func(context.Context) error, log *slog.Logger, run func(stages *shutdownStages, started func()) error) error {
+func serve(ctx context.Context, web func(context.Context) error, run func(stages *shutdownStages, started func()) error) error {
 	working, stop := context.WithCancelCause(ctx)
 	stages := newStages(working)
 	stages.add(web)
@@ -23,7 +22,6 @@ func serve(ctx context.Context, role string, web func(context.Context) error, lo
 	if err != nil && (started || ctx.Err() == nil) {
 		return err
 	}
-	log.Info("process stopped", "role", role, "cause", context.Cause(ctx))
 	return nil
 }
 
