@@ -152,7 +152,7 @@ func (n *Node) checkRivals(r *raft.Raft, answers map[raft.ServerID]*rollcallv1.D
 }
 
 // givesWay reports whether a cluster with an epoch gives way to another one with their epoch. No leader opens an epoch that is
-// maxEpochJump above its own, so the cluster with a much higher one has Redis: that of before a restore can never take it back.
+// maxEpochJump above its own, so the cluster with a much higher one has Redis: one from before the restore can never take it back.
 // Between close epochs rank decides: the cluster with fewer members gives way, then the one with the lower identity. Identities
 // of one cluster's restores are in the order of their times.
 func givesWay(epoch, theirs uint64, rank int) bool {

@@ -297,15 +297,22 @@ func TestCommitted_PaidTransaction_IsReleased(t *testing.T) {
 	}
 }
 
-// A key is disabled while its signer fails, so that no new transaction waits for it.
-func TestKey_SignerFails_IsDisabled(t *testing.T) {
-	t.Parallel()
-	f := setup(t, 10_000)
+// remoteSigner makes the first key that of a signer that can fail.
+func (f *fixture) remoteSigner() *signertest.Fake {
+	f.t.Helper()
 	local, _ := f.ring.Signer(f.keys[0])
 	remote := signertest.NewFake(local)
 	var err error
 	f.ring, err = signer.New(remote)
-	require.NoError(t, err)
+	require.NoError(f.t, err)
+	return remote
+}
+
+// A key is disabled while its signer fails, so that no new transaction waits for it.
+func TestKey_SignerFails_IsDisabled(t *testing.T) {
+	t.Parallel()
+	f := setup(t, 10_000)
+	remote := f.remoteSigner()
 	o := f.options()
 	o.KeyMonitor = func(c *keymonitor.Config) { c.Refusals, c.Cooldown = 3, time.Second }
 	r := relayertest.Start(t, o)
@@ -324,11 +331,7 @@ func TestKey_SignerFails_IsDisabled(t *testing.T) {
 func TestKey_DisablingFails_IsRepeated(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000)
-	local, _ := f.ring.Signer(f.keys[0])
-	remote := signertest.NewFake(local)
-	var err error
-	f.ring, err = signer.New(remote)
-	require.NoError(t, err)
+	remote := f.remoteSigner()
 	logged := &warning{message: "key could not be disabled", seen: make(chan struct{})}
 	o := f.options()
 	o.KeyMonitor = func(c *keymonitor.Config) {
@@ -336,7 +339,7 @@ func TestKey_DisablingFails_IsRepeated(t *testing.T) {
 		c.Log = slog.New(logged)
 	}
 	r := relayertest.Start(t, o)
-	_, err = f.pool.Exec(t.Context(), `CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$
+	_, err := f.pool.Exec(t.Context(), `CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN IF NEW.enabled THEN RETURN NEW; END IF; RAISE 'rejected'; END $$;
 		CREATE TRIGGER reject BEFORE UPDATE ON relayer_keys FOR EACH ROW EXECUTE FUNCTION reject()`)
 	require.NoError(t, err)
