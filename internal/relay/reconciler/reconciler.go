@@ -224,7 +224,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 	// Each withdrawal costs a transaction its place in a queue, so the next one comes later.
 	unsent := swallowed(&got) && d.AtRelayer > r.cfg.Withdraw<<min(d.Withdrawn, maxWithdrawDoublings)
 	if unsent && d.Scope == "" {
-		return r.unsent(ctx, &d, log)
+		return r.parkUnsent(ctx, &d, log)
 	}
 	if unsent && r.cfg.Elsewhere(d.Scope) { // in its own scope it would wait again, behind the others
 		if got, at, err = r.withdraw(ctx, &d, relayer, ref, log); err != nil {
@@ -279,9 +279,9 @@ func (r *Reconciler) away(ctx context.Context, d *store.Due, log *slog.Logger) e
 	return r.park(ctx, d, "its relayer has accepted it as "+d.RelayerTx+", and no relayer has answered about it in several checks", log)
 }
 
-// swallowed reports whether a relayer has not sent a transaction.
+// swallowed reports whether a relayer has neither sent a transaction nor begun to cancel it.
 func swallowed(t *upstream.Transaction) bool {
-	return t.Status == upstream.Pending && t.Hash == (common.Hash{})
+	return t.Status == upstream.Pending && t.Hash == (common.Hash{}) && !t.IsCanceled
 }
 
 // withdraw asks a relayer to cancel a transaction that it does not send. The store knows of that before, so that the relayer's
@@ -305,9 +305,9 @@ func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer
 	return got, at, nil
 }
 
-// unsent makes a transaction unknown that a relayer without idempotency keys does not send. Such a relayer may report it as
+// parkUnsent makes a transaction unknown that a relayer without idempotency keys does not send. Such a relayer may report it as
 // canceled while it signs it, so it is not given to another one.
-func (r *Reconciler) unsent(ctx context.Context, d *store.Due, log *slog.Logger) error {
+func (r *Reconciler) parkUnsent(ctx context.Context, d *store.Due, log *slog.Logger) error {
 	return r.park(ctx, d, "its relayer has accepted it as "+d.RelayerTx+", and does not send it", log)
 }
 

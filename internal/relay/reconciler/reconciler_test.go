@@ -396,6 +396,24 @@ func TestReconciler_NoOtherScope_LeavesItAtItsRelayer(t *testing.T) {
 	w.dueUntil(func() bool { return w.reads(id).Status == relay.Queued })
 }
 
+// An operator has canceled a transaction at its relayer, which has not signed the no-op yet. The transaction must not be given to another
+// one.
+func TestReconciler_OperatorCancelsUnsent_IsNotWithdrawn(t *testing.T) {
+	w := setup(t, func(c *Config) { c.Withdraw = time.Millisecond })
+	w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(500)) // until the operator has canceled it
+	id, relayerTx := w.submitted()
+	canceled := w.relayer.Transactions()[0]
+	w.relayer.Remove(relayerTx)
+	canceled.Canceled = true
+	w.relayer.Add(canceled)
+	w.relayer.Fail(upstreamtest.Get, nil)
+	asked := w.relayer.Calls(upstreamtest.Get)
+	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Get) > asked+2 })
+	require.Zero(t, w.relayer.Calls(upstreamtest.Cancel))
+	w.relayer.Advance(t, relayerTx, "canceled")
+	w.dueUntil(func() bool { return w.reads(id).Status == relay.Canceled })
+}
+
 // A relayer without idempotency keys may send a transaction that it reports as canceled: no other one gets it.
 func TestReconciler_ForeignRelayerSwallowsTheTransaction_IsParked(t *testing.T) {
 	w := setup(t, func(c *Config) { c.Withdraw = 100 * time.Millisecond })
