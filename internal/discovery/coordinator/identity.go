@@ -133,7 +133,7 @@ func (n *Node) checkCluster(answers map[raft.ServerID]*rollcallv1.DescribeRespon
 
 // checkRivals returns an error if this node is the only voter of its cluster, as after a restore, and a peer leads another cluster
 // that this one has to give way to. Otherwise both leaders would open epochs above each other's, and replace each other's live set
-// in Redis, for ever. A cluster of several voters never ends for a peer.
+// in Redis, for ever. A cluster of several voters ends only for one that has Redis, which checkSuccessor finds.
 func (n *Node) checkRivals(r *raft.Raft, answers map[raft.ServerID]*rollcallv1.DescribeResponse) error {
 	own, epoch := n.identity(), n.machine.State().Epoch()
 	members := map[string]int{own: 1}
@@ -145,6 +145,20 @@ func (n *Node) checkRivals(r *raft.Raft, answers map[raft.ServerID]*rollcallv1.D
 	for id, d := range answers {
 		if d.Leader && d.Cluster != own && givesWay(epoch, d.Epoch, cmp.Or(cmp.Compare(members[own], members[d.Cluster]), cmp.Compare(own, d.Cluster))) &&
 			!hasOtherVoters(r, n.cfg.ID) {
+			return &otherClusterError{own: own, peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
+		}
+	}
+	return nil
+}
+
+// checkSuccessor returns an error if a peer leads the cluster that claimed Redis with an epoch that this cluster's leaders never
+// open. Its log is that of a later restore, and this cluster would accept writes that no reader of Redis ever sees. Without such a
+// peer the epoch may be false, and ends nothing.
+func (n *Node) checkSuccessor(ctx context.Context, r *raft.Raft, claimed uint64) error {
+	own := n.identity()
+	answers := n.peers.describe(ctx, without(r.GetConfiguration().Configuration().Servers, n.cfg.ID), peerTimeout)
+	for id, d := range answers {
+		if d.Leader && d.Cluster != own && d.Epoch >= claimed && d.Epoch-claimed < maxEpochJump {
 			return &otherClusterError{own: own, peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
 		}
 	}

@@ -171,7 +171,7 @@ func (n *Node) runEpochs(ctx, serving context.Context, r *raft.Raft) error {
 		case err != nil:
 			return err
 		}
-		higher, err := n.runEpoch(serving, l)
+		higher, err := n.runEpoch(serving, l, r)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -227,7 +227,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 }
 
 // runEpoch serves an epoch until its context ends, or until the leader's work finds a higher epoch.
-func (n *Node) runEpoch(serving context.Context, l *leader) (higher uint64, err error) {
+func (n *Node) runEpoch(serving context.Context, l *leader, r *raft.Raft) (higher uint64, err error) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer l.confirmer.close()
@@ -237,7 +237,7 @@ func (n *Node) runEpoch(serving context.Context, l *leader) (higher uint64, err 
 	defer func() { n.log.Info("leadership ended", "epoch", l.Epoch, "cause", context.Cause(l.ctx)) }()
 	wg.Go(func() { n.reconcileStaticServices(l) })
 
-	higher, err = n.runLead(serving, l)
+	higher, err = n.runLead(serving, l, r)
 	close(l.leadDone)
 	if higher == 0 && err == nil {
 		<-l.ctx.Done() // the node is stopping, and serves until another node leads
@@ -247,7 +247,7 @@ func (n *Node) runEpoch(serving context.Context, l *leader) (higher uint64, err 
 
 // runLead runs Config.Lead and retries it with backoff, because a leader whose work does not run is worse than none.
 // It returns a higher epoch that Lead found, or 0 and nil when the epoch or the node's service ends.
-func (n *Node) runLead(serving context.Context, l *leader) (higher uint64, err error) {
+func (n *Node) runLead(serving context.Context, l *leader, r *raft.Raft) (higher uint64, err error) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(serving, func() { cancel(context.Cause(serving)) })()
@@ -261,6 +261,9 @@ func (n *Node) runLead(serving context.Context, l *leader) (higher uint64, err e
 		case higher > 0 && higher-l.Epoch < maxEpochJump:
 			return higher, nil
 		case higher > 0:
+			if err := n.checkSuccessor(ctx, r, higher); err != nil {
+				return 0, err
+			}
 			failures = 0 // another leader would fail the same way
 			err = fmt.Errorf("epoch %d is stored in Redis, and no leader after %d can have opened it; if a peer was restored, stop this coordinator, empty its data folder, and start it; "+
 				"otherwise look at what Redis holds, and then have this cluster claim it again: rollcall mirror take-over --force",

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -202,40 +203,89 @@ func TestRestore_OnSeveralNodes_OneClusterRemains(t *testing.T) {
 // restored one must stay.
 func TestRestore_FormerClusterLeadsToo_RestoredOneStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		folder := filepath.Join(t.TempDir(), "data")
-		c := newSimCluster(t, 3, nil)
-		c.register("a")
-		leader, _ := c.leader()
-		snapshot := c.takeSnapshot(leader)
-		former := make(map[string]*coordinator.Stores)
-		for _, p := range c.peers {
-			former[p.ID] = c.nodes[p.ID].stores
-			c.stop(p.ID)
-		}
-		restored := c.restore("c1", folder, snapshot)
-		c.net.Isolate("c1") // it must not refuse to start
-		c.start("c1", c.open(folder))
-		c.start("c2", former["c2"])
-		c.start("c3", former["c3"])
-		c.await("it leads", func() bool { return c.nodes["c1"].Directory().State().Epoch() > restored.Epoch })
-		c.await("the former cluster leads", func() bool {
-			for _, id := range []string{"c2", "c3"} {
-				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-				p, err := c.client(id).Ping(ctx, &rollcallv1.PingRequest{})
-				cancel()
-				if err == nil && p.Leader.GetNode() == id {
-					return true
-				}
-			}
-			return false
-		})
-		c.net.Heal()
+		c := startBesideFormer(t, nil)
 		pass(time.Minute)
 		require.Empty(t, c.nodes["c1"].done)
 		p, err := c.client("c1").Ping(t.Context(), &rollcallv1.PingRequest{})
 		require.NoError(t, err)
 		require.Equal(t, "c1", p.Leader.GetNode())
 	})
+}
+
+// The former cluster must end once its leader finds the restored one's epoch in Redis. An epoch there that no peer leads with must
+// end nothing, because a false one would end every cluster.
+func TestRestore_FormerClusterFindsEpochInRedis(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		stored func(restored uint64) uint64
+		ends   bool
+	}{
+		{"the restored one's", func(restored uint64) uint64 { return restored }, true},
+		{"a false one", func(restored uint64) uint64 { return 2 * restored }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var stored atomic.Uint64
+				c := startBesideFormer(t, func(cfg *coordinator.Config) {
+					cfg.Lead = func(ctx context.Context, l coordinator.Leadership) (uint64, error) {
+						for l.Node == "c1" || l.Epoch >= stored.Load() {
+							select {
+							case <-ctx.Done():
+								return 0, nil
+							case <-time.After(time.Second):
+							}
+						}
+						return stored.Load(), nil
+					}
+				})
+				stored.Store(tt.stored(c.nodes["c1"].Directory().State().Epoch()))
+				pass(time.Minute)
+				require.Empty(t, c.nodes["c1"].done)
+				for _, id := range []string{"c2", "c3"} {
+					if tt.ends {
+						c.await(id+" ends", func() bool { return len(c.nodes[id].done) > 0 })
+						require.ErrorContains(t, <-c.nodes[id].done, "Stop the coordinators of the one that you give up, empty their data folders")
+						delete(c.nodes, id)
+					} else {
+						require.Empty(t, c.nodes[id].done)
+					}
+				}
+			})
+		})
+	}
+}
+
+// startBesideFormer restores c1 of three nodes, and starts the others with their former folders. Both clusters lead.
+func startBesideFormer(t *testing.T, configure func(*coordinator.Config)) *simCluster {
+	folder := filepath.Join(t.TempDir(), "data")
+	c := newSimCluster(t, 3, configure)
+	c.register("a")
+	leader, _ := c.leader()
+	snapshot := c.takeSnapshot(leader)
+	former := make(map[string]*coordinator.Stores)
+	for _, p := range c.peers {
+		former[p.ID] = c.nodes[p.ID].stores
+		c.stop(p.ID)
+	}
+	restored := c.restore("c1", folder, snapshot)
+	c.net.Isolate("c1") // it must not refuse to start
+	c.start("c1", c.open(folder))
+	c.start("c2", former["c2"])
+	c.start("c3", former["c3"])
+	c.await("it leads", func() bool { return c.nodes["c1"].Directory().State().Epoch() > restored.Epoch })
+	c.await("the former cluster leads", func() bool {
+		for _, id := range []string{"c2", "c3"} {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			p, err := c.client(id).Ping(ctx, &rollcallv1.PingRequest{})
+			cancel()
+			if err == nil && p.Leader.GetNode() == id {
+				return true
+			}
+		}
+		return false
+	})
+	c.net.Heal()
+	return c
 }
 
 // The restored epoch must exceed that of an earlier restore of the same file, and never be lower than the file's own.
