@@ -294,7 +294,7 @@ func TestKeysResync_NewChain_NeedsTheFlag(t *testing.T) {
 	defer keyboard.Close()
 	ctx, interrupt := context.WithCancel(t.Context())
 	err = ask(ctx, silence, &interrupting{interrupt})
-	require.EqualError(t, err, "the question was interrupted before an answer")
+	require.EqualError(t, err, "the question has no answer")
 	require.Equal(t, 1, read[listed](t, r.operator("tx", "list", "--status", "open")...).Total, "nothing was dropped")
 
 	out, err := say("yes\n")

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
@@ -132,11 +134,28 @@ func TestActionResults_UnknownOutcome_DecidesTheExitCode(t *testing.T) {
 		{[]ActionResult{not, lost, done}, ExitUnknown, "rollcall tx cancel: may be done or not: c: cancel: unexpected EOF; not done: b: not found\nLook before you repeat it: \"rollcall tx get ID\"."},
 		{[]ActionResult{resultOf("b", "", WithFix(relayer.ErrNotFound, "Look elsewhere."))}, ExitNotDone, "rollcall tx cancel: not done: b: not found\nLook elsewhere."},
 	} {
-		text, code := explain(nodeOf(t, "tx", "cancel"), failure(c.results, "rollcall tx get ID"))
+		text, code := explain(t.Context(), nodeOf(t, "tx", "cancel"), failure(c.results, "rollcall tx get ID"))
 		require.Equal(t, c.text, text)
 		require.Equal(t, c.code, code)
 	}
 	require.NoError(t, failure([]ActionResult{done}, ""))
+}
+
+// An interrupted search for the leader is no sign of wrong addresses.
+func TestExplain_Interrupted_NamesNoOtherRemedy(t *testing.T) {
+	t.Parallel()
+	node := nodeOf(t, "tx", "cancel")
+	text, code := explain(t.Context(), node, gateway.ErrNoLeader)
+	require.Equal(t, ExitNotDone, code)
+	require.Contains(t, text, "not done: no coordinator leads\nCheck --coordinators")
+	interrupted, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	text, code = explain(interrupted, node, gateway.ErrNoLeader)
+	require.Equal(t, ExitNotDone, code)
+	require.Equal(t, "rollcall tx cancel: not done: interrupted: no coordinator leads", text)
+	text, code = explain(interrupted, node, &gateway.UnknownOutcomeError{Cause: "the connection broke"})
+	require.Equal(t, ExitUnknown, code)
+	require.Contains(t, text, "may be done or not: interrupted: the connection broke\nLook before you repeat it")
 }
 
 func TestQuoted_SingleQuote_IsEscaped(t *testing.T) {

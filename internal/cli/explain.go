@@ -37,8 +37,8 @@ func WithFix(err error, format string, args ...any) error {
 const changesTag = "changes"
 
 // explain returns the message about a failed command, with the remedy, and the exit code. The text is
-// empty for what a role has logged.
-func explain(node *kong.Node, err error) (text string, code int) {
+// empty for what a role has logged. ctx is the command's: after an interrupt, the last error is only its effect.
+func explain(ctx context.Context, node *kong.Node, err error) (text string, code int) {
 	if _, ok := errors.AsType[loggedError](err); ok {
 		return "", ExitNotDone
 	}
@@ -54,8 +54,11 @@ func explain(node *kong.Node, err error) (text string, code int) {
 		what, code = "may be done or not: ", ExitUnknown
 		err = errors.New(unknown.Cause)
 	}
+	if ctx.Err() != nil {
+		what += "interrupted: "
+	}
 	text = command + ": " + what + plain(err)
-	if fix := fixFor(node, cause, code); fix != "" {
+	if fix := fixFor(ctx, node, cause, code); fix != "" {
 		text += "\n" + fix
 	}
 	return text, code
@@ -85,12 +88,15 @@ type grpcError interface {
 	GRPCStatus() *status.Status
 }
 
-func fixFor(node *kong.Node, err error, code int) string {
+func fixFor(ctx context.Context, node *kong.Node, err error, code int) string {
 	if fixed, ok := errors.AsType[*fixedError](err); ok {
 		return fixed.fix
 	}
 	if code == ExitUnknown {
 		return `Look before you repeat it: "rollcall services list" or "rollcall cluster status".`
+	}
+	if ctx.Err() != nil {
+		return ""
 	}
 	if _, ok := errors.AsType[*gateway.ConflictError](err); ok {
 		return "Change it where its owner defines it, or take it over with --force."

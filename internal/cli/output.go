@@ -65,7 +65,7 @@ func confirm(ctx context.Context, con *Console, o OutputFlags, yes bool, plan fu
 	case <-read:
 	case <-ctx.Done():
 		fmt.Fprintln(ask)
-		return errors.New("the question was interrupted before an answer")
+		return errors.New("the question has no answer")
 	}
 	if strings.TrimSpace(answer) == "yes" {
 		return nil

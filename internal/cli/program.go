@@ -56,7 +56,7 @@ func (p *Program) Run(ctx context.Context, args []string, stdout, stderr io.Writ
 	kctx.BindTo(ctx, (*context.Context)(nil))
 	kctx.Bind(&Console{Stdin: os.Stdin, Stdout: stdout, Stderr: stderr}, p)
 	if err := kctx.Run(); err != nil {
-		text, code := explain(kctx.Selected(), err)
+		text, code := explain(ctx, kctx.Selected(), err)
 		if text != "" {
 			fmt.Fprintln(stderr, text)
 		}
