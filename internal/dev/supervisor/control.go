@@ -44,7 +44,11 @@ type Result struct {
 	PID    int    `json:"pid"`
 }
 
-const controlLimit = 15 * time.Second
+const (
+	controlLimit = 15 * time.Second
+	// memberLimit is how long a started member may take until it serves. It leaves time for the answer.
+	memberLimit = controlLimit - 5*time.Second
+)
 
 // Kill ends a member like a crash: "leader", or an id from dev.json.
 func Kill(ctx context.Context, data, member string) (Result, error) {
@@ -134,20 +138,7 @@ func (s *supervisor) listenControl(ctx context.Context) (net.Listener, error) {
 func (s *supervisor) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /kill", s.control(func(_ context.Context, m *member) (int, error) { return s.kill(m) }))
-	mux.HandleFunc("POST /start", s.control(func(ctx context.Context, m *member) (int, error) {
-		r, err := s.start(ctx, m)
-		if err != nil {
-			return 0, err
-		}
-		if err := r.await(ctx, m.ready); err != nil {
-			return 0, fmt.Errorf("%s did not start: %w: %s", m.id, err, lastLine(s.logPath(m)))
-		}
-		s.printf("%s was started", m.id)
-		if m.kind == kindChain {
-			s.printf("it is another chain, on which the relayers send nothing; stop the cluster and start it to empty their data, too")
-		}
-		return r.pid(), nil
-	}))
+	mux.HandleFunc("POST /start", s.control(func(ctx context.Context, m *member) (int, error) { return s.startServing(ctx, m, memberLimit) }))
 	server := &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: time.Second,
@@ -168,6 +159,27 @@ func (s *supervisor) serveControl(ctx context.Context, listener net.Listener) er
 	}
 	<-stopped // Serve does not wait for it
 	return nil
+}
+
+// startServing starts a member, and waits until it serves. A member that does not serve in time stays started.
+func (s *supervisor) startServing(ctx context.Context, m *member, limit time.Duration) (pid int, err error) {
+	r, err := s.start(ctx, m)
+	if err != nil {
+		return 0, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	switch err := r.await(waiting, m.ready); {
+	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
+		return 0, fmt.Errorf("%s runs as process %d, but is not ready after %v: %w; see %s", m.id, r.pid(), limit, err, s.logPath(m))
+	case err != nil:
+		return 0, fmt.Errorf("%s did not start: %w: %s", m.id, err, lastLine(s.logPath(m)))
+	}
+	s.printf("%s was started", m.id)
+	if m.kind == kindChain {
+		s.printf("it is another chain, on which the relayers send nothing; stop the cluster and start it to empty their data, too")
+	}
+	return r.pid(), nil
 }
 
 func (s *supervisor) control(do func(context.Context, *member) (pid int, err error)) http.HandlerFunc {

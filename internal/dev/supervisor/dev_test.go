@@ -3,6 +3,8 @@ package supervisor
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -305,6 +307,17 @@ func TestStopAll_DuringStart(t *testing.T) {
 			require.NotContains(t, out.String(), "stopped with an error")
 		}
 	}
+}
+
+// A relayer without a usable key runs, and is not ready. The operator must learn that it runs.
+func TestStart_NotReady_NamesTheProcess(t *testing.T) {
+	t.Parallel()
+	s := sleepers(t, new(strings.Builder))
+	m := s.sleeper("oz-relayer-1", kindRelayer, func(context.Context) error { return errors.New("all keys are paused") })
+	_, err := s.startServing(t.Context(), m, 10*time.Millisecond)
+	require.ErrorContains(t, err, fmt.Sprintf("oz-relayer-1 runs as process %d, but is not ready after 10ms: ", m.pid()))
+	require.ErrorContains(t, err, "all keys are paused; see "+s.logPath(m))
+	s.stopAll()
 }
 
 // dev.json is written when the whole cluster serves, follows later changes, and is complete whenever it exists.
