@@ -19,10 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
-	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
@@ -42,9 +42,7 @@ func startDev(t *testing.T, data string, env ...string) *devRun {
 		out: new(lockedBuffer), done: make(chan error, 1),
 	}
 	d.cmd.Env = append(append(os.Environ(), "ROLLCALL_TEST_MAIN=1"), env...)
-	if folder, err := pgserver.Folder(t.Context(), filepath.Join(data, "postgres"), ""); err == nil {
-		t.Cleanup(func() { _ = os.RemoveAll(folder) }) // root's is outside of the test's
-	}
+	testpostgres.Folder(t, filepath.Join(data, "postgres"))
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	require.NoError(t, d.cmd.Start())
 	go func() { d.done <- d.cmd.Wait() }()

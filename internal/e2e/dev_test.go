@@ -1,14 +1,13 @@
 package e2e
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
@@ -21,9 +20,7 @@ func TestDev_LeaderKilled_SetStays(t *testing.T) {
 	c := &cluster{t: t, redis: testredis.Start(t)}
 	folder := filepath.Join(t.TempDir(), "dev")
 	data := []string{"--data", folder}
-	postgres, err := pgserver.Folder(t.Context(), filepath.Join(folder, "postgres"), "")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(postgres)) }) // for root it is outside of the test's folder
+	testpostgres.Folder(t, filepath.Join(folder, "postgres"))
 	run := launchProgram(t, "dev", []string{"REDIS_URL=" + c.redis.URL(), devPorts()}, devBinary, append([]string{"--health-check-interval-ms", "1000"}, data...)...)
 	ids := []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
 	c.awaitActive(2*patience, ids...)

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -30,9 +29,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
-	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
@@ -55,9 +54,7 @@ func startRelayPath(t *testing.T, webhooks ...string) *relayPath {
 	t.Helper()
 	p := &relayPath{cluster: &cluster{t: t, redis: testredis.Start(t)}, folder: filepath.Join(t.TempDir(), "dev"), webhook: webhooks}
 	p.data = []string{"--data", p.folder}
-	postgres, err := pgserver.Folder(t.Context(), filepath.Join(p.folder, "postgres"), "")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(postgres)) }) // for root it is outside of the test's folder
+	testpostgres.Folder(t, filepath.Join(p.folder, "postgres"))
 	args := append([]string{"--health-check-interval-ms", "1000"}, p.data...)
 	if len(webhooks) > 0 {
 		args = append(args, "--webhook-urls", strings.Join(webhooks, ","))
@@ -68,6 +65,7 @@ func startRelayPath(t *testing.T, webhooks ...string) *relayPath {
 		p.info = devinfo.Running(p.folder)
 		return p.info != nil
 	}, "the cluster is up")
+	var err error
 	p.chain, err = ethclient.Dial(p.info.Chain.RPCURL)
 	require.NoError(t, err)
 	t.Cleanup(p.chain.Close)

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -149,8 +148,8 @@ func (s *shared) launch() (err error) {
 	return err
 }
 
-// begin starts a server on its own port.
-func begin(folder *testproc.Folder, settings map[string]string) (*pgserver.Server, error) {
+// launchServer starts a server on its own port.
+func launchServer(folder *testproc.Folder, settings map[string]string) (*pgserver.Server, error) {
 	// A killed server leaves its shared memory behind, which is removed with the folder then.
 	settings["dynamic_shared_memory_type"] = "mmap"
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -161,7 +160,7 @@ func begin(folder *testproc.Folder, settings map[string]string) (*pgserver.Serve
 		if err != nil {
 			return nil, err
 		}
-		server, err := pgserver.Start(ctx, pgserver.Config{Dir: filepath.Join(folder.Path, "server"), Port: port, Settings: settings, Bin: bin})
+		server, err := pgserver.Start(ctx, pgserver.Config{Dir: serverFolder(folder), Port: port, Settings: settings, Bin: bin})
 		if err == nil || attempt == 20 || !errors.Is(err, pgserver.ErrPortTaken) {
 			return server, err
 		}
