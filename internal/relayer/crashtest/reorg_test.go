@@ -83,34 +83,6 @@ func TestReorganization_VanishedTransactionsAreMinedAgain(t *testing.T) {
 	v.records()
 }
 
-// geth forgets its last blocks and their transactions.
-func TestRewind_BlocksAreForgotten_EachIsExecutedOnce(t *testing.T) {
-	t.Parallel()
-	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 8, geth: pool(1000)})
-	l := sc.load(150)
-	l.clients, l.pace = 8, 60*time.Millisecond
-	done := make(chan struct{})
-	go func() { defer close(done); l.run(t.Context(), sc.random) }()
-	v := sc.truth()
-	for depth := uint64(2); depth <= 4; depth++ {
-		began, err := v.chain.BlockNumber(t.Context())
-		require.NoError(t, err)
-		eventually(t, patience, func() bool {
-			now, err := v.chain.BlockNumber(t.Context())
-			return err == nil && now >= began+4
-		}, "no blocks")
-		now, err := v.chain.BlockNumber(t.Context())
-		require.NoError(t, err)
-		sc.node.SetHead(now - depth)
-	}
-	<-done
-	v.settled(patience)
-	stored := v.executed(l.hits)
-	v.keys(false)
-	v.records()
-	t.Logf("%d hits mined; %s", stored, v.extras())
-}
-
 // underWay broadcasts transactions that would be sent again if they were lost.
 func (sc *scene) underWay() {
 	sc.t.Helper()

@@ -5,6 +5,9 @@ package crashtest
 import (
 	"fmt"
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // Reorganizations of 3, 20, 70 and 200 blocks, with more hits. Relayers are killed while they take transactions back
@@ -23,4 +26,31 @@ func TestSoakReorganization(t *testing.T) {
 			sc.underReorganization(r)
 		})
 	}
+}
+
+// geth forgets its last blocks and their transactions while relayers send, and no longer branch replaces them at once.
+func TestSoakRewind(t *testing.T) {
+	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 8, geth: pool(1000)})
+	l := sc.load(150)
+	l.clients, l.pace = 8, 60*time.Millisecond
+	done := make(chan struct{})
+	go func() { defer close(done); l.run(t.Context(), sc.random) }()
+	v := sc.truth()
+	for depth := uint64(2); depth <= 4; depth++ {
+		began, err := v.chain.BlockNumber(t.Context())
+		require.NoError(t, err)
+		eventually(t, patience, func() bool {
+			now, err := v.chain.BlockNumber(t.Context())
+			return err == nil && now >= began+4
+		}, "no blocks")
+		now, err := v.chain.BlockNumber(t.Context())
+		require.NoError(t, err)
+		sc.node.SetHead(now - depth)
+	}
+	<-done
+	v.settled(patience)
+	stored := v.executed(l.hits)
+	v.keys(false)
+	v.records()
+	t.Logf("%d hits mined; %s", stored, v.extras())
 }
