@@ -36,7 +36,7 @@ func TestDirector_PartitionsLossesAndRestarts_KeepsHealthyServices(t *testing.T)
 	t.Parallel()
 	seeds := 32
 	if testing.Short() {
-		seeds = 6
+		seeds = 3
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
