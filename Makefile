@@ -100,7 +100,7 @@ soak: ## Torture the relayer and the relay path: 45,000 transactions, while ever
 	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/crashtest
 	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run 'TestRelayPath_EverythingIsKilledInTurn|TestDirectory_LeadersKilled' ./internal/e2e
 	go test -race -short -tags $(TAGS) -count=1 -timeout 30m $(IN_PROCESS)
-	go test -race -tags $(TAGS) -count=1 -timeout 30m -run 'TestSeeds|TestMachine_RandomLogs|TestRestore_DamagedSnapshot|PartitionsAndRepairs|PartitionsLosses' \
+	go test -race -tags $(TAGS) -count=1 -timeout 30m -run 'TestSeeds|TestFaults|TestMachine_RandomLogs|TestRestore_DamagedSnapshot|PartitionsAndRepairs|PartitionsLosses' \
 		./fsm ./internal/discovery/coordinator ./internal/discovery/director ./internal/relayer/modeltest
 
 compose-up: ## Build the image and start everything with Docker Compose
