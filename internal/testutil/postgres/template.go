@@ -16,7 +16,7 @@ import (
 )
 
 // runFolder is the environment variable with a folder that all tests of one run share. `make test` sets it.
-const runFolder = "ROLLCALL_TEST_RUN"
+const runFolder = "TESTPOSTGRES_RUN"
 
 // Folder returns [pgserver.Folder] for a server that the test's program starts. It is removed with the test.
 func Folder(t testing.TB, preferred string) string {
@@ -41,7 +41,10 @@ func Folder(t testing.TB, preferred string) string {
 // servers. Without a run's folder, and if a server has used dir, prefill does nothing.
 func prefill(dir string) error {
 	run := os.Getenv(runFolder)
-	if used, err := os.ReadDir(dir); run == "" || len(used) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if run == "" {
+		return nil
+	}
+	if used, err := os.ReadDir(dir); len(used) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	made := filepath.Join(run, "postgres")
