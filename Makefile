@@ -60,7 +60,7 @@ PROCESS_TESTS := ./internal/relayer/crashtest ./internal/e2e ./internal/relay/cr
 CONCURRENT := ^Test(Directory|Import|Leader|Propose|Register|Shutdown|Watch)
 
 test: ## Run every test, most of them with the race detector
-	@echo 'All tests take 9 to 11 minutes on two cores, the first time longer: everything is compiled before.'
+	@echo 'All tests take 8 to 10 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
 	@export TESTPOSTGRES_RUN=$$(mktemp -d); trap 'rm -rf "$$TESTPOSTGRES_RUN"' EXIT; \
 	$(MAKE) --no-print-directory --keep-going --jobs=2 test-race test-processes
