@@ -383,7 +383,7 @@ func (s *Server) ended() error {
 	return fmt.Errorf("it ended; its log %s ends with:\n%s", s.Log(), output)
 }
 
-// ask returns nil if the server accepts connections.
+// ask returns nil if the server accepts connections. Another one may have the port, and the same password if its files are a copy.
 func (s *Server) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
@@ -391,7 +391,12 @@ func (s *Server) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return conn.Close(ctx)
+	var data string
+	err = conn.QueryRow(ctx, "SHOW data_directory").Scan(&data)
+	if err == nil && data != s.data() {
+		err = fmt.Errorf("the server of %s has port %d", data, s.cfg.Port)
+	}
+	return errors.Join(err, conn.Close(ctx))
 }
 
 // createDatabase creates the database if it is missing.

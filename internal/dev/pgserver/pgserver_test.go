@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -200,6 +201,19 @@ func TestStart_PortTaken_Fails(t *testing.T) {
 	_, err = pgserver.Start(t.Context(), pgserver.Config{Dir: folder(t), Port: port})
 	require.ErrorIs(t, err, pgserver.ErrPortTaken)
 	require.ErrorContains(t, err, strconv.Itoa(port))
+}
+
+// A server with copied files has the password of the other one, whose answer must not count as its own.
+func TestStart_PortTakenByACopy_Fails(t *testing.T) {
+	t.Parallel()
+	dir, copied := folder(t), folder(t)
+	s := begin(t, dir)
+	require.NoError(t, s.Stop(t.Context()))
+	out, err := exec.Command("cp", "-a", dir+"/.", copied).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, s.Restart(t.Context()))
+	_, err = pgserver.Start(t.Context(), pgserver.Config{Dir: copied, Port: s.Port()})
+	require.ErrorIs(t, err, pgserver.ErrPortTaken)
 }
 
 func TestStart_FolderInUse_Fails(t *testing.T) {
