@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
@@ -118,6 +119,9 @@ func (c *secretsCmd) Run(ctx context.Context, con *cli.Console) error {
 func (d dataFlags) explain(err error) error {
 	if errors.Is(err, supervisor.ErrNotRunning) {
 		return cli.WithFix(fmt.Errorf("%s: %w", d.Data, err), "Start one with \"rollcall-dev\", or name its folder with --data.")
+	}
+	if errors.Is(err, supervisor.ErrNoAnswer) {
+		return cli.WithFix(&gateway.UnknownOutcomeError{Cause: err.Error(), Err: err}, "Look at what \"rollcall-dev\" has printed since, and repeat it if need be.")
 	}
 	if errors.Is(err, supervisor.ErrStarting) {
 		return fmt.Errorf("%s: %w", d.Data, err)

@@ -238,7 +238,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	succeed(t, "kill", "chain", "--data", data)
 	require.Eventually(t, func() bool { return len(active()) == 0 }, time.Minute, 20*time.Millisecond)
 	succeed(t, "start", "chain", "--data", data)
-	d.says(t, "it is another chain, on which the relayers send nothing")
+	d.says(t, "the chain is another one, on which the relayers send nothing")
 	require.Eventually(t, func() bool {
 		code, health := get(info.Relayers[0].URL + "/health")
 		reason, _ := health["reason"].(string)

@@ -24,7 +24,7 @@ const description = "Rollcall's development cluster: coordinators, a gateway, re
 type commands struct {
 	Run    runCmd    `cmd:"" default:"withargs" help:"Run the cluster until Ctrl-C (the default)."`
 	Kill   killCmd   `cmd:"" changes:"" help:"Kill one of its processes, as a crash would."`
-	Start  startCmd  `cmd:"" changes:"" help:"Start a killed one again."`
+	Start  startCmd  `cmd:"" help:"Start a killed one again."`
 	APIKey apiKeyCmd `cmd:"" name:"api-key" help:"Print the API key of one of its relayers or APIs."`
 
 	Secrets secretsCmd `cmd:"" help:"Make keys for development in a folder, unless they are there, and print their addresses."`

@@ -25,6 +25,8 @@ import (
 var (
 	// ErrNotRunning means that no cluster runs from the data folder.
 	ErrNotRunning = errors.New("no cluster runs there")
+	// ErrNoAnswer means that the supervisor may have executed the command or not.
+	ErrNoAnswer = errors.New("the supervisor did not answer")
 	// ErrStarting means that a cluster is being started.
 	ErrStarting = errors.New("the cluster there is being started; try again when it has printed where everything is")
 )
@@ -83,7 +85,9 @@ func command(ctx context.Context, data, verb, member string) (Result, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return Result{}, Absent(data)
 	case errors.Is(err, context.DeadlineExceeded):
-		return Result{}, fmt.Errorf("the supervisor did not answer within %v; see %s", controlLimit, filepath.Join(data, "logs"))
+		return Result{}, fmt.Errorf("%w within %v; see %s", ErrNoAnswer, controlLimit, filepath.Join(data, "logs"))
+	case errors.Is(err, context.Canceled):
+		return Result{}, ErrNoAnswer
 	case err != nil:
 		return Result{}, err
 	}
@@ -167,18 +171,18 @@ func (s *supervisor) startServing(ctx context.Context, m *member, limit time.Dur
 	if err != nil {
 		return 0, err
 	}
+	if m.kind == kindChain {
+		s.printf("the chain is another one, on which the relayers send nothing; stop the cluster and start it to empty their data, too")
+	}
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	switch err := r.await(waiting, m.ready); {
-	case err != nil && ctx.Err() == nil && waiting.Err() != nil:
+	case err != nil && r.running() && ctx.Err() == nil:
 		return 0, fmt.Errorf("%s runs as process %d, but is not ready after %v: %w; see %s", m.id, r.pid(), limit, err, s.logPath(m))
 	case err != nil:
 		return 0, fmt.Errorf("%s did not start: %w: %s", m.id, err, lastLine(s.logPath(m)))
 	}
 	s.printf("%s was started", m.id)
-	if m.kind == kindChain {
-		s.printf("it is another chain, on which the relayers send nothing; stop the cluster and start it to empty their data, too")
-	}
 	return r.pid(), nil
 }
 

@@ -320,6 +320,26 @@ func TestStart_NotReady_NamesTheProcess(t *testing.T) {
 	s.stopAll()
 }
 
+// The user interrupts a command that the supervisor has received: it may be executed.
+func TestStart_InterruptedAfterRequest_HasNoAnswer(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	socket, err := socketPath(data)
+	require.NoError(t, err)
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	ctx, interrupt := context.WithCancel(t.Context())
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			_, _ = conn.Read(make([]byte, 1)) // the request's first byte
+			interrupt()
+		}
+	}()
+	_, err = Start(ctx, data, "oz-relayer-1")
+	require.ErrorIs(t, err, ErrNoAnswer)
+}
+
 // dev.json is written when the whole cluster serves, follows later changes, and is complete whenever it exists.
 func TestInfo_AppearsOncePublished(t *testing.T) {
 	t.Parallel()
