@@ -151,14 +151,14 @@ func (n *Node) checkRivals(r *raft.Raft, answers map[raft.ServerID]*rollcallv1.D
 	return nil
 }
 
-// checkSuccessor returns an error if a peer leads the cluster that claimed Redis with an epoch that this cluster's leaders never
-// open. Its log is that of a later restore, and this cluster would accept writes that no reader of Redis ever sees. Without such a
-// peer the epoch may be false, and ends nothing.
+// checkSuccessor returns an error if a peer belongs to a cluster that leads, and that claimed Redis with an epoch that this
+// cluster's leaders never open. The peer's cluster was restored later. This one would accept writes that no reader of Redis ever
+// sees. If no such peer answers, the stored epoch may be wrong, so the cluster goes on.
 func (n *Node) checkSuccessor(ctx context.Context, r *raft.Raft, claimed uint64) error {
 	own := n.identity()
 	answers := n.peers.describe(ctx, without(r.GetConfiguration().Configuration().Servers, n.cfg.ID), peerTimeout)
 	for id, d := range answers {
-		if d.Leader && d.Cluster != own && d.Epoch >= claimed && d.Epoch-claimed < maxEpochJump {
+		if d.Cluster != "" && d.Cluster != own && (d.Leader || d.LeaderAddress != "") && d.Epoch+maxEpochJump > claimed && claimed+maxEpochJump > d.Epoch {
 			return &otherClusterError{own: own, peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
 		}
 	}

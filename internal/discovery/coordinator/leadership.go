@@ -261,8 +261,12 @@ func (n *Node) runLead(serving context.Context, l *leader, r *raft.Raft) (higher
 		case higher > 0 && higher-l.Epoch < maxEpochJump:
 			return higher, nil
 		case higher > 0:
-			if err := n.checkSuccessor(ctx, r, higher); err != nil {
-				return 0, err
+			successor := n.checkSuccessor(ctx, r, higher)
+			switch {
+			case ctx.Err() != nil:
+				return 0, nil
+			case successor != nil:
+				return 0, successor
 			}
 			failures = 0 // another leader would fail the same way
 			err = fmt.Errorf("epoch %d is stored in Redis, and no leader after %d can have opened it; if a peer was restored, stop this coordinator, empty its data folder, and start it; "+
