@@ -62,7 +62,7 @@ CONCURRENT := ^Test(Directory|Import|Leader|Propose|Register|Shutdown|Watch)
 test: ## Run every test, most of them with the race detector
 	@echo 'All tests take 8 to 10 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
-	@export TESTPOSTGRES_RUN=$$(mktemp -d); trap 'rm -rf "$$TESTPOSTGRES_RUN"' EXIT; \
+	@export TESTPOSTGRES_RUN=$$(mktemp -d -t rollcall-test-XXXXXX); trap 'rm -rf "$$TESTPOSTGRES_RUN"' EXIT; trap 'exit 130' HUP INT TERM; \
 	$(MAKE) --no-print-directory --keep-going --jobs=2 test-race test-processes
 
 # With the race detector a program, and each process of a test, waits a second at its end for other goroutines' reports: GORACE

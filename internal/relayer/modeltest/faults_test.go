@@ -15,8 +15,8 @@ import (
 var central = []step{"claim: commit", stepSign, "store attempts", stepSend, "record broadcasts"}
 
 // usual reports which faults are tried without -modeltest.all. At the central steps these are all kinds, and some a
-// second time. At the others they are those with the most consequences. -short leaves out failures there before anything is done,
-// which the central steps have.
+// second time. At the others they are those with the most consequences. With -short, failBefore is tried at the
+// central steps only.
 func usual(s step, k kind, nth int) bool {
 	switch {
 	case !slices.Contains(central, s) && k == failBefore && testing.Short():

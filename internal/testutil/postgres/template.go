@@ -41,7 +41,7 @@ func Folder(t testing.TB, preferred string) string {
 // servers. Without a run's folder, and if a server has used dir, prefill does nothing.
 func prefill(dir string) error {
 	run := os.Getenv(runFolder)
-	if run == "" {
+	if _, err := os.Stat(run); err != nil { // there is none, or it was removed
 		return nil
 	}
 	if used, err := os.ReadDir(dir); len(used) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -49,15 +49,15 @@ func prefill(dir string) error {
 	}
 	made := filepath.Join(run, "postgres")
 	if _, err := os.Stat(made); errors.Is(err, fs.ErrNotExist) {
-		if err := fill(made); err != nil {
+		if err := makeTemplate(made); err != nil {
 			return err
 		}
 	}
 	return copyFolder(made, dir)
 }
 
-// fill makes the folder of a server that has stopped. Of several processes that fill it at once the first one succeeds.
-func fill(made string) (err error) {
+// makeTemplate makes the folder of a server that has stopped. Of several processes that make it at once the first one succeeds.
+func makeTemplate(made string) (err error) {
 	folder, err := testproc.MakeFolder(prefix)
 	if err != nil {
 		return err
@@ -79,13 +79,14 @@ func fill(made string) (err error) {
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, os.RemoveAll(fresh)) }() // nothing is there after the rename
 	if err := copyFolder(serverFolder(folder), fresh); err != nil {
 		return err
 	}
 	if err := os.Rename(fresh, made); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return os.RemoveAll(fresh)
+	return nil
 }
 
 // copyFolder copies the contents of a folder, with their owners and rights, into another one, which may exist.

@@ -1,6 +1,8 @@
 package postgres_test
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 
@@ -12,21 +14,22 @@ import (
 // All servers of a run have the files of one initdb, and share nothing else.
 func TestPrefill_ServersOfARun_AreCopies(t *testing.T) {
 	t.Setenv(testpostgres.RunFolder, t.TempDir())
-	servers := make([]*testpostgres.Server, 3)
-	var wg sync.WaitGroup
-	for i := range servers {
-		wg.Go(func() { servers[i] = testpostgres.Own(t) }) // the first ones fill the run's folder at once
-	}
-	wg.Wait()
-	identifiers := map[int64]bool{}
-	for _, s := range servers {
-		require.NotNil(t, s)
-		pool := s.Pool(t)
-		var identifier int64
-		require.NoError(t, pool.QueryRow(t.Context(), "SELECT system_identifier FROM pg_control_system()").Scan(&identifier))
-		identifiers[identifier] = true
-		_, err := pool.Exec(t.Context(), "CREATE TABLE mine ()")
-		require.NoError(t, err, "another server's table")
-	}
-	require.Len(t, identifiers, 1)
+	var mu sync.Mutex
+	identifiers := map[int64]int{}
+	t.Run("servers", func(t *testing.T) {
+		for range 3 { // the first ones make the template at once
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				pool := testpostgres.Own(t).Pool(t)
+				var identifier int64
+				require.NoError(t, pool.QueryRow(t.Context(), "SELECT system_identifier FROM pg_control_system()").Scan(&identifier))
+				_, err := pool.Exec(t.Context(), "CREATE TABLE mine ()")
+				require.NoError(t, err, "another server's table")
+				mu.Lock()
+				defer mu.Unlock()
+				identifiers[identifier]++
+			})
+		}
+	})
+	require.Equal(t, []int{3}, slices.Collect(maps.Values(identifiers)))
 }
