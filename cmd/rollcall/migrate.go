@@ -52,6 +52,9 @@ func (c *migrateCmd) Run(ctx context.Context, con *cli.Console) error {
 	for _, m := range []postgres.Migrations{store.Migrations(), relaystore.Migrations(), queue.Migrations()} {
 		s, err := c.migrate(ctx, db, m)
 		if err != nil {
+			for _, done := range all {
+				err = fmt.Errorf("%w; %s is at version %d, the newest", err, done.Table, done.Is)
+			}
 			return err
 		}
 		all = append(all, s)

@@ -45,6 +45,17 @@ func TestMigrate_DryRunAndRun_BringSchemaUpToDate(t *testing.T) {
 	require.Contains(t, res.stderr, "--database-url: is missing")
 }
 
+// The relayers' tables are migrated, and those of the relay path cannot be. The operator must learn of both.
+func TestMigrate_SecondPartFails_NamesTheFirst(t *testing.T) {
+	t.Parallel()
+	db := testpostgres.New(t)
+	_, err := db.Pool(t).Exec(t.Context(), `CREATE TABLE relay_transactions ()`)
+	require.NoError(t, err)
+	res := rollcall(t, "migrate", "--database-url", db.URL())
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Regexp(t, `"relay_transactions" already exists.*; relayer_migrations is at version \d+, the newest\n`, res.stderr)
+}
+
 // The timeout is for what may hang, not for the work.
 func TestMigrate_LongerThanTheTimeout_Succeeds(t *testing.T) {
 	t.Parallel()
