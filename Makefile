@@ -59,8 +59,9 @@ PROCESS_TESTS := ./internal/relayer/crashtest ./internal/e2e ./internal/relay/cr
 # Tests of the coordinator in which callers, leaderships and a shutdown meet.
 CONCURRENT := ^Test(Directory|Import|Leader|Propose|Register|Shutdown|Watch)
 
+# All PostgreSQL servers of a run start from the files of one initdb, which is in the folder TESTPOSTGRES_RUN.
 test: ## Run every test, most of them with the race detector
-	@echo 'All tests take 8 to 10 minutes on two cores, the first time longer: everything is compiled before.'
+	@echo 'All tests take 9 to 10 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
 	@export TESTPOSTGRES_RUN=$$(mktemp -d -t rollcall-test-XXXXXX); trap 'rm -rf "$$TESTPOSTGRES_RUN"' EXIT; trap 'exit 130' HUP INT TERM; \
 	$(MAKE) --no-print-directory --keep-going --jobs=2 test-race test-processes

@@ -332,6 +332,7 @@ func TestStart_InterruptedAfterRequest_HasNoAnswer(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	go func() {
 		if conn, err := l.Accept(); err == nil {
+			defer conn.Close()
 			_, _ = conn.Read(make([]byte, 1)) // the request's first byte
 			interrupt()
 		}

@@ -28,8 +28,8 @@
 // cases have scenes of their own: reorganizations of 3 and 70 blocks, a restored dump, a chain that was reset, another
 // sender that uses the keys, full blocks without receipts by block, and withdrawals above the price cap. `make soak`
 // runs the full form: 16 keys, 4 processes, 20,000 transactions, and again with a geth whose pool drops accepted
-// transactions. It also runs reorganizations of up to 200 blocks and restored dumps, while relayers and the operator's
-// command are killed.
+// transactions. It also rewinds the chain, and runs reorganizations of up to 200 blocks and restored dumps, while relayers and the
+// operator's command are killed.
 //
 // Random choices follow from a seed, which is printed; -crashtest.seed repeats it. Processes and clocks do not repeat.
 // So the same seed means the same faults at the same times, not the same run. -crashtest.logs keeps the logs of the

@@ -36,7 +36,7 @@ type GethOptions struct {
 	// Durable makes geth keep each block's state, so that it continues after a Kill. Blocks that its database has not
 	// written by then are still lost: the last ones, or all of a young chain. It costs some speed.
 	Durable bool
-	// Args are appended to the command line, and override what comes before: --dev --dev.period 1, a small cache, no index of logs, and
+	// Args are appended to the command line, and override what comes before: --dev --dev.period 1, a small cache, and
 	// the namespaces eth, net, web3, txpool, debug and miner over HTTP and websocket.
 	Args []string
 }
@@ -316,7 +316,7 @@ func (n *Node) launch() error {
 	const modules = "eth,net,web3,txpool,debug,miner"
 	port := strconv.Itoa(n.port)
 	args := append([]string{
-		"--dev", "--dev.period", "1", "--datadir", n.dir, "--ipcdisable", "--cache", "256", "--history.logs.disable",
+		"--dev", "--dev.period", "1", "--datadir", n.dir, "--ipcdisable", "--cache", "256",
 		"--http", "--http.port", port, "--http.api", modules, "--ws", "--ws.port", port, "--ws.api", modules,
 	}, n.args...)
 	proc, err := testproc.Start(exec.Command(n.binary, args...), func(line string) bool {

@@ -144,12 +144,12 @@ func (s *shared) launch() (err error) {
 	if s.folder, err = testproc.MakeFolder(prefix); err != nil {
 		return err
 	}
-	s.server, err = begin(s.folder, map[string]string{"fsync": "off", "full_page_writes": "off"})
+	s.server, err = startPrefilled(s.folder, map[string]string{"fsync": "off", "full_page_writes": "off"})
 	return err
 }
 
-// launchServer starts a server on its own port.
-func launchServer(folder *testproc.Folder, settings map[string]string) (*pgserver.Server, error) {
+// start starts a server on its own port.
+func start(folder *testproc.Folder, settings map[string]string) (*pgserver.Server, error) {
 	// A killed server leaves its shared memory behind, which is removed with the folder then.
 	settings["dynamic_shared_memory_type"] = "mmap"
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -287,7 +287,7 @@ func Own(t testing.TB, settings ...map[string]string) *Server {
 			t.Errorf("remove the server's folder: %v", err)
 		}
 	})
-	server, err := begin(folder, all)
+	server, err := startPrefilled(folder, all)
 	if err != nil {
 		t.Fatalf("start PostgreSQL: %v", err)
 	}
