@@ -84,6 +84,9 @@ func Migrate(ctx context.Context, url string, m Migrations) error {
 		switch {
 		case err == nil:
 			return nil
+		case ctx.Err() != nil:
+			// The driver reports the end of ctx in some places as a lost connection.
+			return fmt.Errorf("migrate %s: %w", m.Table, context.Cause(ctx))
 		case attempt == attempts || !connecting(err):
 			return fmt.Errorf("migrate %s: %w", m.Table, err)
 		}
@@ -95,7 +98,7 @@ func (m Migrations) up(ctx context.Context, db *sql.DB, limit time.Duration) err
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	lock := sessionLock{id: lockID(m.Table), limit: limit, waiting: m.Waiting}
+	lock := sessionLock{id: lockID(m.Table), limit: limit, waiting: m.Waiting, ended: func() bool { return ctx.Err() != nil }}
 	if err := m.createTable(ctx, db, lock); err != nil {
 		return err
 	}
@@ -178,6 +181,7 @@ type sessionLock struct {
 	id      int64
 	limit   time.Duration
 	waiting func(error) // may be nil
+	ended   func() bool // reports that the migration was canceled
 }
 
 // SessionLock takes the lock.
@@ -205,8 +209,12 @@ func (l sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	}
 }
 
-// SessionUnlock releases the lock. If that fails, the end of the session releases it.
+// SessionUnlock releases the lock. If that fails, the end of the session releases it. A migration that was canceled leaves
+// it to that end, because database/sql may be closing the connection of its transaction, and panics on a statement then.
 func (l sessionLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+	if l.ended() {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, unlockLimit)
 	defer cancel()
 	_, _ = conn.ExecContext(ctx, "SELECT pg_advisory_unlock($1)", l.id)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -123,6 +124,38 @@ func TestMigrate_Fails_LeavesNothing(t *testing.T) {
 	require.True(t, has(t, pool, "one"))
 	require.False(t, has(t, pool, "half"))
 	require.NoError(t, postgres.Migrate(t.Context(), db.URL(), migrations(one, two)), "mended")
+}
+
+// endingContext ends when it is asked for its end for the n-th time, so at a step that depends only on n.
+type endingContext struct {
+	context.Context
+	end  context.CancelFunc
+	left atomic.Int64
+}
+
+func (c *endingContext) Done() <-chan struct{} {
+	if c.left.Add(-1) == 0 {
+		c.end()
+	}
+	return c.Context.Done()
+}
+
+// database/sql reports a context that ends between two statements as a lost connection.
+func TestMigrate_Canceled_SaysSo(t *testing.T) {
+	t.Parallel()
+	db := testpostgres.New(t)
+	for n := int64(1); ; n += 3 { // of about 110
+		ctx, cancel := context.WithCancel(t.Context())
+		ending := &endingContext{Context: ctx, end: cancel}
+		ending.left.Store(n)
+		err := postgres.Migrate(ending, db.URL(), migrations(one, two))
+		cancel()
+		if err == nil {
+			require.Greater(t, n, int64(30))
+			return
+		}
+		require.ErrorIs(t, err, context.Canceled, "at step %d", n)
+	}
 }
 
 // A process that dies while it migrates blocks no other one. Migrate waits for a slow one up to a limit.
