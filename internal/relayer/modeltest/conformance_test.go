@@ -10,6 +10,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -143,9 +144,12 @@ func (r *rig) counts(v tracker.View, mined, pending uint64) {
 	got, err := v.Nonces(r.t.Context(), []common.Address{r.key.Address})
 	require.NoError(r.t, err)
 	require.Equal(r.t, []uint64{mined}, got, "mined")
-	got, err = v.PendingNonces(r.t.Context(), []common.Address{r.key.Address})
-	require.NoError(r.t, err)
-	require.Equal(r.t, []uint64{pending}, got, "pending")
+	// go-ethereum counts an accepted transaction as pending only after its pool has arranged it in the background.
+	require.EventuallyWithT(r.t, func(c *assert.CollectT) {
+		got, err := v.PendingNonces(r.t.Context(), []common.Address{r.key.Address})
+		require.NoError(c, err)
+		require.Equal(c, []uint64{pending}, got, "pending")
+	}, slowMachine, 2*time.Millisecond)
 }
 
 // receipt returns the receipt of a transaction in a view; nil if there is none.
