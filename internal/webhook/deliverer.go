@@ -194,23 +194,38 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 
 // start sends as many deliveries of a queue as its window allows. d.mu is held.
 func (d *Deliverer) start(requests context.Context, l *targetQueue) {
+	for c := d.next(l); c != nil; c = d.next(l) {
+		d.sending.Go(func() { d.send(requests, l, c) })
+	}
+}
+
+// send delivers claims of a queue, one after the other, until none is left for it. A goroutine for each would grow its
+// stack each time.
+func (d *Deliverer) send(requests context.Context, l *targetQueue, c *claim) {
+	for c != nil {
+		d.deliver(requests, l, c)
+		d.mu.Lock()
+		c = d.next(l)
+		d.start(requests, l)
+		d.mu.Unlock()
+	}
+}
+
+// next returns the next claim to send; nil if a queue's window allows none. d.mu is held.
+func (d *Deliverer) next(l *targetQueue) *claim {
 	for {
 		now := time.Now()
 		if d.stopping || now.Before(l.resumeAt) {
 			d.releaseClaims(l)
-			return
+			return nil
 		}
 		c := l.next(now)
-		if c == nil {
-			return
+		if c == nil || !now.Add(d.cfg.Timeout).After(c.until) {
+			return c
 		}
-		if now.Add(d.cfg.Timeout).After(c.until) {
-			// The claim would expire during the attempt. It waited for slower attempts, or this process was frozen.
-			l.abandoned()
-			d.queueResult(deliveryResult{claim: c, verdict: returned})
-			continue
-		}
-		d.sending.Go(func() { d.deliver(requests, l, c) })
+		// The claim would expire during the attempt. It waited for slower attempts, or this process was frozen.
+		l.abandoned()
+		d.queueResult(deliveryResult{claim: c, verdict: returned})
 	}
 }
 
@@ -250,16 +265,16 @@ func (d *Deliverer) deliver(requests context.Context, l *targetQueue, c *claim) 
 	if fail == nil {
 		m.attempts.WithLabelValues(l.name, "delivered").Inc()
 		m.delay.WithLabelValues(l.name).Observe(max(0, end.Sub(c.queuedAt).Seconds()))
-		d.succeeded(requests, l, c)
+		d.succeeded(l, c)
 		return
 	}
 	m.attempts.WithLabelValues(l.name, "failed").Inc()
 	d.log.Debug("webhook not delivered", "target", l.name, "webhook", c.delivery, "subject", c.subject, "revision", c.revision,
 		"attempt", c.number, "err", fail.reason)
-	d.failed(requests, l, c, fail)
+	d.failed(l, c, fail)
 }
 
-func (d *Deliverer) succeeded(requests context.Context, l *targetQueue, c *claim) {
+func (d *Deliverer) succeeded(l *targetQueue, c *claim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if l.succeeded() {
@@ -267,10 +282,9 @@ func (d *Deliverer) succeeded(requests context.Context, l *targetQueue, c *claim
 		d.log.Info("webhook target is back", "target", l.name)
 	}
 	d.queueResult(deliveryResult{claim: c, verdict: delivered})
-	d.start(requests, l)
 }
 
-func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, fail *failure) {
+func (d *Deliverer) failed(l *targetQueue, c *claim, fail *failure) {
 	now := time.Now()
 	wait := min(fail.retryAfter, d.cfg.MaxBackoff)
 	d.mu.Lock()
@@ -278,7 +292,6 @@ func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, f
 	if fail.permanent {
 		l.abandoned() // the failure is not the target's
 		d.queueResult(deliveryResult{claim: c, verdict: permanent, reason: fail.reason})
-		d.start(requests, l)
 		return
 	}
 	if l.failed(now, c.subject, wait, d.cfg.tuning) {
@@ -289,7 +302,6 @@ func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, f
 		claim: c, verdict: failed, reason: fail.reason,
 		delay: max(wait, backoff(c.number, d.cfg.MaxBackoff, d.cfg.tuning)),
 	})
-	d.start(requests, l)
 }
 
 // stop releases claims that have not been started, waits for running attempts, and stores their results.
