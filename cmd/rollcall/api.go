@@ -173,6 +173,7 @@ func (c *apiCmd) handlerConfig(starting *startingHealth, log *slog.Logger, reg *
 
 // Run serves until ctx ends.
 func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+	collectRarely()
 	unlimited, failure := c.Log.Logger(con.Stderr)
 	defer failure("API failed", &err)
 	log := slog.New(warnings.Limit(unlimited.Handler()))

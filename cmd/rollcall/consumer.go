@@ -124,6 +124,7 @@ func (c *consumerCmd) Check(p *config.Problems) {
 
 // Run consumes until ctx ends.
 func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+	collectRarely()
 	unlimited, failure := c.Log.Logger(con.Stderr)
 	defer failure("consumer failed", &err)
 	log := slog.New(warnings.Limit(unlimited.Handler()))

@@ -267,6 +267,7 @@ func (h *hookFlags) config() webhook.Config {
 
 // Run opens a relayer's parts, relays until ctx ends, and closes them in reverse order.
 func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+	collectRarely()
 	unlimited, failure := c.Log.Logger(con.Stderr)
 	defer failure("relayer failed", &err)
 	log := slog.New(warnings.Limit(unlimited.Handler()))
