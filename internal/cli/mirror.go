@@ -46,7 +46,7 @@ func (c *mirrorShowCmd) Check(p *config.Problems) { c.Redis.CheckFlags(p) }
 
 func (c *mirrorShowCmd) Run(ctx context.Context, con *Console) error {
 	c.Redis.orDev()
-	client, err := redisclient.New(c.Redis.Options())
+	client, err := c.Redis.client(c.Timeout)
 	if err != nil {
 		return err
 	}
@@ -96,6 +96,14 @@ func (r *RedisFlags) orDev() {
 	}
 }
 
+// client returns a client for a command with a time limit. Its connection may take all of that, because an operator may be far
+// away from Redis, and a handshake that was cut short would hide what is wrong with a certificate.
+func (r *RedisFlags) client(limit time.Duration) (redis.UniversalClient, error) {
+	o := r.Options()
+	o.DialTimeout = limit
+	return redisclient.New(o)
+}
+
 func redisError(err error, r *RedisFlags) error {
 	return WithFix(fmt.Errorf("redis at %s: %w", r.Options(), err), "Check REDIS_URL, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.")
 }
@@ -131,7 +139,7 @@ func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *Console) error {
 	if len(c.Coordinators) == 0 {
 		c.Redis.orDev()
 	}
-	client, err := redisclient.New(c.Redis.Options())
+	client, err := c.Redis.client(c.Timeout)
 	if err != nil {
 		return err
 	}

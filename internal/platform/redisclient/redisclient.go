@@ -31,6 +31,8 @@ type Options struct {
 	Port int
 	// Username and Password are used unless the URL has its own.
 	Username, Password string
+	// DialTimeout limits the start of a connection, with TLS, unless the URL has dial_timeout. Default 500 ms.
+	DialTimeout time.Duration
 	// CAs are the CAs that the certificate of a rediss server must chain to; nil for the system's.
 	CAs *x509.CertPool
 }
@@ -57,7 +59,7 @@ func New(o Options) (redis.UniversalClient, error) {
 		sentinel.Password = cmp.Or(sentinel.Password, o.Password)
 		sentinel.Protocol = 2
 		sentinel.MaxRetries, sentinel.DialerRetries = -1, 1
-		sentinel.DialTimeout = cmp.Or(sentinel.DialTimeout, dialTimeout)
+		sentinel.DialTimeout = cmp.Or(sentinel.DialTimeout, o.DialTimeout, dialTimeout)
 		sentinel.ReadTimeout = cmp.Or(sentinel.ReadTimeout, ioTimeout)
 		sentinel.WriteTimeout = cmp.Or(sentinel.WriteTimeout, ioTimeout)
 		sentinel.PoolSize = cmp.Or(sentinel.PoolSize, poolSize)
@@ -75,7 +77,7 @@ func New(o Options) (redis.UniversalClient, error) {
 		cluster.Protocol = 2
 		cluster.MaxRetries, cluster.DialerRetries = -1, 1
 		cluster.MaxRedirects = cmp.Or(cluster.MaxRedirects, 3)
-		cluster.DialTimeout = cmp.Or(cluster.DialTimeout, dialTimeout)
+		cluster.DialTimeout = cmp.Or(cluster.DialTimeout, o.DialTimeout, dialTimeout)
 		cluster.ReadTimeout = cmp.Or(cluster.ReadTimeout, ioTimeout)
 		cluster.WriteTimeout = cmp.Or(cluster.WriteTimeout, ioTimeout)
 		cluster.PoolSize = cmp.Or(cluster.PoolSize, poolSize)
@@ -88,7 +90,7 @@ func New(o Options) (redis.UniversalClient, error) {
 	single.Password = cmp.Or(single.Password, o.Password)
 	single.Protocol = 2
 	single.MaxRetries, single.DialerRetries = -1, 1
-	single.DialTimeout = cmp.Or(single.DialTimeout, dialTimeout)
+	single.DialTimeout = cmp.Or(single.DialTimeout, o.DialTimeout, dialTimeout)
 	single.ReadTimeout = cmp.Or(single.ReadTimeout, ioTimeout)
 	single.WriteTimeout = cmp.Or(single.WriteTimeout, ioTimeout)
 	single.PoolSize = cmp.Or(single.PoolSize, poolSize)

@@ -3,9 +3,11 @@ package redisclient_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http/httptest"
 	"path/filepath"
 	"testing"
 	"time"
@@ -136,4 +138,29 @@ func TestClient_NoResponse_DoesNotRetryAndKeepsDeadline(t *testing.T) {
 	<-done
 	require.Len(t, accepted, 1)
 	require.NoError(t, (<-accepted).Close())
+}
+
+func TestClient_SlowHandshake_NamesTheCertificate(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewTLSServer(nil)
+	defer web.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		<-time.After(700 * time.Millisecond) // more than the default
+		_ = tls.Server(conn, web.TLS).HandshakeContext(t.Context())
+	}()
+	client, err := redisclient.New(redisclient.Options{URL: "rediss://" + l.Addr().String(), DialTimeout: time.Minute})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	require.ErrorContains(t, client.Ping(t.Context()).Err(), "certificate signed by unknown authority")
+	require.NoError(t, l.Close())
+	<-done
 }
