@@ -21,11 +21,14 @@
 //	load      The greater of the relayer's own pending count and the transactions there that the store does not know to
 //	          be mined, plus this process's since then. A relayer that always reports 0 pending has the store's count.
 //	slowness  Recent latency, the highest counts most, or the age of the oldest request in flight if that is longer. A relayer
-//	          that does not respond is left before its first timeout.
+//	          that does not respond is left before its first timeout. Without requests a relayer's latency becomes the average
+//	          of all relayers' in seconds, so that a slow one is tried again, and an overloaded one is not preferred because
+//	          nothing is measured there.
 //	failures  Recent success. A relayer that fails every second request, which closes its breaker each time, is expensive. So is one
 //	          that rejects requests: its own account, policy or settings may be the reason. The more it rejects in a row, the
 //	          longer it stays expensive, so that it gets little also beside relayers that take seconds.
-//	silence   The share of its unmined transactions that have no hash after some seconds, or that it does not count as pending.
+//	silence   How many of its unmined transactions have no hash after some seconds, or are not among those that it counts as
+//	          pending, for each one that has or is: few are chance, and one that counts none loses to others with hundreds.
 //	          Both readings begin together, because transactions are accepted and mined between two moments.
 //	          A relayer that accepts and never sends is expensive, however fast it accepts. One that does not count its
 //	          transactions stays expensive for about a minute after it has too few of them for a comparison.

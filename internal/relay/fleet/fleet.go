@@ -62,6 +62,8 @@ type Fleet struct {
 	readAt  time.Time          // of the last successful read of Redis
 	left    map[route]*upstream.Client
 	causes  map[string]string // why listed relayers are not used, by id, as logged
+
+	usual usual
 }
 
 // route identifies a relayer that is not live any more.
@@ -160,7 +162,7 @@ const many = 6
 
 // Choose implements [consumer.Relayers].
 func (f *Fleet) Choose(w consumer.Want) (consumer.Choice, bool) {
-	now := time.Now()
+	now, usual := time.Now(), f.usual.latency()
 	candidates := f.list()
 	rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
 	candidates = slices.DeleteFunc(candidates, func(m *member) bool { return !m.suits(w, now) })
@@ -176,7 +178,7 @@ func (f *Fleet) Choose(w consumer.Want) (consumer.Choice, bool) {
 		}
 		best := 0
 		for i := range compared {
-			if compared[i].cost(now) < compared[best].cost(now) {
+			if compared[i].cost(now, usual) < compared[best].cost(now, usual) {
 				best = i
 			}
 		}

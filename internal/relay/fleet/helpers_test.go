@@ -377,10 +377,10 @@ func product(w *world, cfg *fleet.Config) {
 	}
 }
 
-// start starts and lists a relayer that reports pending transactions.
+// start starts and lists a relayer that reports pending transactions, which it does not mine. It mines later ones within half a second.
 func (w *world) start(id string, pending int) *upstreamtest.Relayer {
 	w.t.Helper()
-	r := upstreamtest.Start(w.t, upstreamtest.Options{})
+	r := upstreamtest.Start(w.t, upstreamtest.Options{Mine: 500 * time.Millisecond})
 	for range pending {
 		r.Add(upstreamtest.Transaction{Status: "submitted", Hash: "0x01", CreatedAt: time.Now()})
 	}

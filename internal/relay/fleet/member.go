@@ -29,8 +29,10 @@ const (
 	silentReadings = 2
 	// firstPause and longestPause are how long a breaker is open after the first fault and after many.
 	firstPause, longestPause = time.Second, 30 * time.Second
-	// silencePenalty is the factor of a relayer that sends none of its transactions, or counts none of them.
+	// silencePenalty is the factor of a relayer that sends only half of its transactions, or counts only half of them.
 	silencePenalty = 50
+	// mostSilence bounds the factor of one that sends or counts none, at about five thousand.
+	mostSilence = 0.99
 	// fewUnmined is how many transactions without news prove nothing.
 	fewUnmined = 8
 	// countMemory is the time constant in which a relayer that did not count its transactions is forgiven without a proof of either. A
@@ -251,12 +253,12 @@ func (m *member) silent() bool {
 	return m.failedReadings >= silentReadings
 }
 
-// cost returns what one more submission costs here. The package's documentation explains it.
-func (m *member) cost(now time.Time) float64 {
+// cost returns what one more submission costs here, given the fleet's usual latency. The package's documentation explains it.
+func (m *member) cost(now time.Time, usual float64) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	load := max(m.pending, m.outstanding.Count) + len(m.accepted) + m.inFlight.Len()
-	latency, success := m.averages(now)
+	latency, success := m.averages(now, usual)
 	if oldest := m.inFlight.Front(); oldest != nil {
 		latency = max(latency, now.Sub(oldest.Value.(time.Time)).Seconds())
 	}
@@ -265,16 +267,41 @@ func (m *member) cost(now time.Time) float64 {
 		silence = max(silence, float64(m.outstanding.Stuck)/float64(m.outstanding.Count))
 	}
 	success = max(success, leastSuccess)
-	return float64(load+1) * max(1, latency/quick.Seconds()) / (success * success) * (1 + silencePenalty*silence)
+	silence = min(silence, mostSilence)
+	return float64(load+1) * max(1, latency/quick.Seconds()) / (success * success) * (1 + silencePenalty*silence/(1-silence))
 }
 
-// averages returns latency and success as of now: without new samples a relayer is forgiven. The more requests in a row it rejected, the
-// longer that takes: beside busy relayers, one that rejects everything would be the cheapest again after milliseconds.
-func (m *member) averages(now time.Time) (latency, success float64) {
-	keep := func(constant time.Duration) float64 {
-		return math.Exp(-now.Sub(m.sampledAt).Seconds() / constant.Seconds())
-	}
-	return m.latency * keep(memory), 1 - (1-m.success)*keep(memory<<min(m.rejections, mostRejections))
+// averages returns latency and success as of now. Without new samples, a relayer's latency becomes the usual one: a lower one would
+// attract submissions to an overloaded relayer only because the others are measured. A relayer's failures are forgiven, the later the
+// more requests in a row it rejected: beside busy relayers, one that rejects everything would be the cheapest again after milliseconds.
+func (m *member) averages(now time.Time, usual float64) (latency, success float64) {
+	age := now.Sub(m.sampledAt)
+	return usual + (m.latency-usual)*keep(age, memory), 1 - (1-m.success)*keep(age, memory<<min(m.rejections, mostRejections))
+}
+
+// keep returns how much a sample of an age still counts, 0 to 1.
+func keep(age, constant time.Duration) float64 {
+	return math.Exp(-age.Seconds() / constant.Seconds())
+}
+
+// usual is the average latency of the recent submissions to all relayers.
+type usual struct {
+	mu      sync.Mutex
+	seconds float64
+	addedAt time.Time
+}
+
+func (u *usual) latency() float64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.seconds
+}
+
+func (u *usual) add(now time.Time, seconds float64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.seconds = seconds + (u.seconds-seconds)*keep(now.Sub(u.addedAt), memory)
+	u.addedAt = now
 }
 
 // errFault and errUnused are the breaker's errors.
@@ -333,7 +360,7 @@ func (m *member) returned(r *upstream.Result, flight *list.Element) {
 	if local(r) {
 		return
 	}
-	latency, success := m.averages(now)
+	latency, success := m.averages(now, m.fleet.usual.latency())
 	switch {
 	case r.Fault:
 		if now.After(m.pausedUntil) { // otherwise it is one more of the requests that were in flight at the first fault
@@ -350,8 +377,10 @@ func (m *member) returned(r *upstream.Result, flight *list.Element) {
 	default:
 		m.faults, m.rejections = 0, 0
 		success += (1 - success) / 4
+		took := r.Took.Seconds()
+		m.fleet.usual.add(now, took)
 		// The peak counts, so that a relayer that becomes slow is left at once.
-		latency = max(latency, r.Took.Seconds())
+		latency = max(took, took+(m.latency-took)*keep(now.Sub(m.sampledAt), memory))
 	}
 	if r.Busy {
 		m.pausedUntil = now.Add(max(firstPause, r.RetryAfter))
