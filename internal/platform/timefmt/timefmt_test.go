@@ -13,6 +13,9 @@ func TestFormat(t *testing.T) {
 	east := time.FixedZone("", 3600)
 	for want, at := range map[string]time.Time{
 		"2026-11-20T09:00:00.123Z": time.Date(2026, 11, 20, 10, 0, 0, 123_999_999, east),
+		"2026-11-20T09:00:59.007Z": time.Date(2026, 11, 20, 9, 0, 59, 7_000_000, time.UTC),
+		"1969-12-31T23:59:59.999Z": time.Unix(0, -1),
+		"0001-01-01T00:00:00.000Z": {},
 		"2026-11-20T10:00:00.000Z": time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC),
 	} {
 		require.Equal(t, want, Format(at))
