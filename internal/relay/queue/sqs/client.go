@@ -3,6 +3,7 @@ package sqs
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -50,7 +51,7 @@ func newClient(l location, credentials aws.CredentialsProvider) *client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	options := awssqs.Options{
-		Region: l.region, Credentials: credentials, HTTPClient: c.http,
+		Region: l.region, Credentials: credentials, HTTPClient: httpClient{c.http},
 		// The callers retry with longer pauses, and report the outage.
 		Retryer: retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = 2, 200*time.Millisecond }),
 	}
@@ -62,6 +63,18 @@ func newClient(l location, credentials aws.CredentialsProvider) *client {
 }
 
 func (c *client) close() { c.http.CloseIdleConnections() }
+
+// httpClient hides from net/http that the SDK's request body is an io.WriterTo. The SDK closes the body once SQS answers. WriteTo of a
+// closed body fails (smithy-go 1.28), while Read returns io.EOF. On a busy machine net/http may ask for the end of the body only then. It
+// would close the connection after such a failure, and the answer to a request that SQS has executed would be lost.
+type httpClient struct{ *http.Client }
+
+func (c httpClient) Do(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		r.Body = struct{ io.ReadCloser }{r.Body}
+	}
+	return c.Client.Do(r)
+}
 
 // reason returns the text of an error of this package, without secrets.
 func reason(err error) string {
