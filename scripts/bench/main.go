@@ -80,13 +80,18 @@ type scale struct {
 	waiting      int // transactions that wait for a key while others are posted
 	paced        time.Duration
 	steady       time.Duration // in which memory may not grow
+	// confirmations is how many blocks, of a second each, make a transaction final. The relayer's default makes most of the short form's
+	// time a wait.
+	confirmations int
 }
 
 var (
 	fullScale = scale{rounds: 5, warm: time.Second, window: 4 * time.Second, kills: 20, calm: 5 * time.Minute,
-		checking: 40 * time.Second, services: 1_000_000, burst: 40_000, waiting: 100_000, paced: 20 * time.Second, steady: 10 * time.Minute}
+		checking: 40 * time.Second, services: 1_000_000, burst: 40_000, waiting: 100_000, paced: 20 * time.Second, steady: 10 * time.Minute,
+		confirmations: 12}
 	shortScale = scale{short: true, rounds: 1, warm: 300 * time.Millisecond, window: time.Second, kills: 2, calm: 10 * time.Second,
-		checking: 8 * time.Second, services: 50_000, burst: 4_000, waiting: 10_000, paced: 4 * time.Second, steady: 25 * time.Second}
+		checking: 8 * time.Second, services: 50_000, burst: 4_000, waiting: 10_000, paced: 4 * time.Second, steady: 25 * time.Second,
+		confirmations: 3}
 )
 
 func conduct(ctx context.Context, args []string) error {

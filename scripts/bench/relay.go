@@ -29,9 +29,6 @@ const (
 	headRate = 50
 	// floorRate is the number of commits a second that measure a lower bound.
 	floorRate = 40
-	// settling is how long it takes until earlier transactions are final: the relayer waits for 12 blocks, of a second
-	// each.
-	settling = 14 * time.Second
 )
 
 // relay measures a relayer, its Postgres, a webhook target and a node, from POST to mined, and the node alone.
@@ -95,7 +92,7 @@ func (r *relayed) full(row string, idempotent bool) (rate float64) {
 // plain measures the delay of recorded heads, then full load, and then half of that load.
 func (r *relayed) plain() {
 	t := r.t
-	t.pause(settling)
+	r.settle()
 	heads := r.headLags()
 	r.send(t, int(headRate*t.paced.Seconds()), headRate, false)
 	t.sample(headRow, 1000*quantileSince(heads, r.headLags(), 0.99), "ms")

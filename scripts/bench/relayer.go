@@ -92,6 +92,7 @@ func (t *trial) startRelayed(keys int) *relayed {
 		"RELAYER_LISTEN=" + r.addr, "DATABASE_URL=" + url, "RELAYER_POOL_ID=" + poolID,
 		fmt.Sprint("RELAYER_CHAIN_ID=", chain.ChainID), "RELAYER_RPC_URLS=" + r.node.URL(), "RELAYER_SUBSCRIBE_URL=" + r.node.WSURL(),
 		fmt.Sprint("RELAYER_MAX_PENDING_PER_KEY=", inFlight), fmt.Sprint("RELAYER_MAX_QUEUED=", 2*t.waiting), "RELAYER_RATE_LIMIT=0",
+		fmt.Sprint("RELAYER_CONFIRMATIONS=", t.confirmations),
 		"RELAYER_WEBHOOK_URL=" + r.hooks, "RELAYER_WEBHOOK_SIGNING_KEY=" + webhookKey, "RELAYER_WEBHOOK_ALLOW_PRIVATE=true",
 		"RELAYER_API_KEYS=bench:" + apiKey, signer.VarKeysJSON + "=" + string(list),
 	}, "", t.rollcall, "relayer")
