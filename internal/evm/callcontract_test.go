@@ -1,6 +1,7 @@
 package evm
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -55,7 +56,7 @@ func TestCallContract_AllEndpoints_AnswerAlone(t *testing.T) {
 
 	requireOutcomes(t, c.Send(t.Context(), []Raw{s.countingTx(0)})[:1], Accepted)
 	require.Eventually(t, func() bool { // the pending block follows the pool later
-		return c.CallContract(t.Context(), Message{To: &counter}, PendingState)[0].Data[31] == 1
+		return bytes.Equal(word(1), c.CallContract(t.Context(), Message{To: &counter}, PendingState)[0].Data)
 	}, patient, 50*time.Millisecond)
 	require.Equal(t, word(0), c.CallContract(t.Context(), Message{To: &counter}, LatestState)[0].Data)
 	s.Commit()
@@ -103,20 +104,20 @@ func TestCallContract_EndpointHangs_AskedOnlyIfThereIsNoOther(t *testing.T) {
 		}
 		return false
 	})
-	c := open(t, Config{Endpoints: []string{hangs.url(), good.url()}, Timeout: 3 * time.Second})
+	c := open(t, Config{Endpoints: []string{hangs.url(), good.url()}})
+	c.shorten(t, 0)
 	all := c.CallContract(t.Context(), Message{To: &counter}, LatestState)
 	require.True(t, IsNoAnswer(all[0].Err), "%v", all[0].Err)
 	require.Equal(t, []byte{5}, all[1].Data)
-	c.endpoints[0].mu.Lock()
-	c.endpoints[0].until = time.Now().Add(time.Hour) // the pause must not end during the test
-	c.endpoints[0].mu.Unlock()
+	<-asked
+	c.endpoints[0].prolong()
 	all = c.CallContract(t.Context(), Message{To: &counter}, LatestState)
 	require.ErrorIs(t, all[0].Err, ErrNoEndpoint)
 	require.Equal(t, []byte{5}, all[1].Data)
 	require.Equal(t, 1, hangs.count("eth_call"))
 
 	c.Exclude(all[1].Endpoint, Exclusion{Reason: "test"})
-	<-asked
+	c.endpoints[0].cfg = &c.cfg
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-asked

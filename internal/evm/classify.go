@@ -224,6 +224,16 @@ var staleRows = []row[bool]{
 
 func blockUnknown(e *RPCError) bool { return match(staleRows, e, false) }
 
+// noTag reports whether the endpoint has no block of a tag, or does not support the tag. A plan limit and an internal error
+// are neither: another endpoint may have the block.
+func noTag(e *RPCError) bool { return blockUnknown(e) || unsupported(e) || match(tagRows, e, false) }
+
+// tagRows are errors of an endpoint that does not support the tag of a block.
+var tagRows = []row[bool]{
+	{code: -32604, means: true, source: "EIP-1474, method not supported"},
+	{code: -39001, means: true, source: "ethereum/execution-apis BlockTag, unknown block"},
+}
+
 // pendingRows are errors of an endpoint that has no pending state.
 var pendingRows = []row[bool]{
 	{text: "pending state is not available", means: true, source: gethBlocks},

@@ -143,6 +143,7 @@ func TestRows_EachMatchesItsOwnTextAndNamesSource(t *testing.T) {
 	checkRows(t, limitRows, false)
 	checkRows(t, staleRows, false)
 	checkRows(t, pendingRows, false)
+	checkRows(t, tagRows, false)
 	checkRows(t, batchRows, false)
 	checkRows(t, callRows, failureOther)
 }

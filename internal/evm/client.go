@@ -126,6 +126,9 @@ func (c *Client) none(methods ...string) error {
 		}
 		ep.mu.Unlock()
 	}
+	if len(reasons) == 0 { // the caller has tried all of them
+		return ErrNoEndpoint
+	}
 	return fmt.Errorf("%w: %w", ErrNoEndpoint, errors.Join(reasons...))
 }
 
@@ -136,6 +139,11 @@ func (c *Client) each(ctx context.Context, methods []string, f func(ctx context.
 	if len(eps) == 0 {
 		return c.none(methods...)
 	}
+	return eachOf(ctx, eps, f)
+}
+
+// eachOf is each for some endpoints.
+func eachOf(ctx context.Context, eps []*endpoint, f func(ctx context.Context, ep *endpoint) error) error {
 	var problems []error
 	for i, ep := range eps {
 		attempt, cancel := share(ctx, len(eps)-i)

@@ -13,14 +13,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
-	"github.com/ethereum/go-ethereum/rpc"
-	"github.com/gorilla/websocket"
 )
 
 // call is one JSON-RPC call. encoding/json must be able to encode the parameters.
@@ -30,6 +27,9 @@ type call struct {
 	// answers reports whether an error of this call is an answer that a healthy endpoint may give. Nil: no error is.
 	// All other errors count against the endpoint for the method, and the next endpoint is asked.
 	answers func(*RPCError) bool
+	// decode decodes a result; nil accepts every result. Its error replaces the answer, and counts against the endpoint for
+	// the method. So it must reject only results that no healthy endpoint returns.
+	decode func(result []byte) error
 }
 
 // key returns the key of the call in an endpoint's health: its method. A call for the pending state has its own key,
@@ -51,12 +51,15 @@ const (
 	headMethod = "eth_getBlockByNumber latest"
 )
 
+// sends reports whether the call sends a transaction.
+func (c call) sends() bool { return c.method == sendMethod }
+
 func (c call) isAnswer(e *RPCError) bool { return c.answers != nil && c.answers(e) }
 
 // answer is an endpoint's answer to one call: a result, which is raw JSON, or an error.
 type answer struct {
 	result []byte
-	err    error // *RPCError, or errMissing
+	err    error // *RPCError, errMissing, or the *TransportError of a result that call.decode rejects
 }
 
 // errMissing marks a call whose answer is missing from a batch.
@@ -397,109 +400,4 @@ func isBatchRefused(err error) bool {
 func isRateLimit(err error) bool {
 	_, ok := errors.AsType[*RateLimitError](err)
 	return ok
-}
-
-// wsConn sends calls over one websocket, dialed on first use; the library redials it when it is lost.
-type wsConn struct {
-	identity
-	url   string
-	limit int64
-
-	mu     sync.Mutex // held while dialing: other callers wait for the connection with it
-	client *rpc.Client
-	closed bool
-}
-
-func (c *wsConn) dial(ctx context.Context) (*rpc.Client, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, rpc.ErrClientQuit
-	}
-	if c.client == nil {
-		client, err := c.connect(ctx)
-		if err != nil {
-			return nil, err
-		}
-		c.client = client
-	}
-	return c.client, nil
-}
-
-func (c *wsConn) connect(ctx context.Context) (*rpc.Client, error) {
-	return rpc.DialOptions(ctx, c.url, rpc.WithWebsocketMessageSizeLimit(c.limit))
-}
-
-func (c *wsConn) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	if c.client != nil {
-		c.client.Close()
-	}
-}
-
-func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, error) {
-	client, err := c.dial(ctx)
-	if err != nil {
-		return nil, c.transportError(false, err)
-	}
-	answers, err := c.over(ctx, client, calls, batch)
-	if errors.Is(err, websocket.ErrReadLimit) {
-		// ErrReadLimit closed the connection for all waiting callers, and does not identify the answer: each caller
-		// repeats its request over a connection of its own.
-		if client, err = c.connect(ctx); err == nil {
-			answers, err = c.over(ctx, client, calls, batch)
-			client.Close()
-		}
-	}
-	if errors.Is(err, websocket.ErrReadLimit) {
-		err = fmt.Errorf("%w: above the limit of %d bytes", ErrTooLarge, c.limit)
-	}
-	if err != nil {
-		return nil, c.transportError(true, err)
-	}
-	return answers, siftLimited(c.name, calls, answers)
-}
-
-// over sends calls over a connection. It returns an error if the connection gives no answers.
-func (c *wsConn) over(ctx context.Context, client *rpc.Client, calls []call, batch bool) ([]answer, error) {
-	answers := make([]answer, len(calls))
-	fail := func(i int, err error) {
-		if e, ok := errors.AsType[rpc.Error](err); ok {
-			var data json.RawMessage
-			if d, ok := errors.AsType[rpc.DataError](err); ok && d.ErrorData() != nil {
-				data, _ = json.Marshal(d.ErrorData())
-			}
-			answers[i].err = c.rpcError(calls[i].method, e.ErrorCode(), e.Error(), data)
-			return
-		}
-		answers[i].err = errMissing
-	}
-	if !batch {
-		var result json.RawMessage
-		err := client.CallContext(ctx, &result, calls[0].method, calls[0].params...)
-		answers[0].result = result
-		if _, ok := errors.AsType[rpc.Error](err); err != nil && !ok {
-			return nil, err
-		} else if err != nil {
-			fail(0, err)
-		}
-		return answers, nil
-	}
-	elems := make([]rpc.BatchElem, len(calls))
-	results := make([]json.RawMessage, len(calls))
-	for i, one := range calls {
-		elems[i] = rpc.BatchElem{Method: one.method, Args: one.params, Result: &results[i]}
-	}
-	if err := client.BatchCallContext(ctx, elems); err != nil {
-		return nil, err
-	}
-	for i, e := range elems {
-		answers[i].result = results[i]
-		if e.Error != nil {
-			fail(i, e.Error)
-		}
-	}
-	return answers, nil
 }

@@ -77,7 +77,7 @@ func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
 		methods: map[string]*methodHealth{},
 	}
 	if u.Scheme == "ws" || u.Scheme == "wss" {
-		ep.conn = &wsConn{identity: id, url: u.String(), limit: cfg.MaxResponse}
+		ep.conn = newWSConn(id, u.String(), cfg.MaxResponse)
 	} else {
 		ep.conn = newHTTPConn(id, u, cfg.MaxResponse)
 	}

@@ -73,6 +73,15 @@ func parseHeader(b []byte) (h Header, err error) {
 	return h, err
 }
 
+// checkHeader is the decode function of a call that reads a block. Null is a valid result: the endpoint has no such block.
+func checkHeader(result []byte) error {
+	if isNull(result) {
+		return nil
+	}
+	_, err := parseHeader(result)
+	return err
+}
+
 // headerOf returns the header in the answer to eth_getBlockByNumber or ByHash. ErrMissing means that there is no such
 // block.
 func headerOf(a answer) (Header, error) {

@@ -2,6 +2,7 @@ package evm
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -41,11 +42,25 @@ func tracked(key string) bool {
 	return methodLabels[method]
 }
 
-// recordAnswers marks the errors among the answers that are faults of the endpoint, and records the health of each method.
+// recordAnswers decodes the results, marks the errors among the answers that are faults of the endpoint, and records the
+// health of each method.
 func (ep *endpoint) recordAnswers(calls []call, answers []answer) {
 	var failed, well map[string]error
-	for i, a := range answers {
-		method := calls[i].key()
+	fails := func(method string, err error) {
+		if failed == nil {
+			failed = map[string]error{}
+		}
+		failed[method] = err
+	}
+	for i := range answers {
+		a, method := &answers[i], calls[i].key()
+		if a.err == nil && calls[i].decode != nil {
+			if err := calls[i].decode(a.result); err != nil {
+				a.err = ep.transportError(true, fmt.Errorf("result of %s: %w", calls[i].method, err))
+				fails(method, a.err)
+				continue
+			}
+		}
 		if errors.Is(a.err, errMissing) {
 			continue
 		}
@@ -55,10 +70,7 @@ func (ep *endpoint) recordAnswers(calls []call, answers []answer) {
 		}
 		if ok && !calls[i].isAnswer(e) {
 			e.Fault = true
-			if failed == nil {
-				failed = map[string]error{}
-			}
-			failed[method] = e
+			fails(method, e)
 			continue
 		}
 		if well == nil {

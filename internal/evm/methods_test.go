@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -38,6 +39,7 @@ func TestReads_MethodFailsAtOneEndpoint_NextEndpointAnswers(t *testing.T) {
 				balances, err := c.Balances(t.Context(), []common.Address{{1}})
 				require.NoError(t, err)
 				require.EqualValues(t, 42, balances[0].Int64())
+				c.endpoints[0].prolong()
 			}
 			require.Equal(t, 1, first.count("eth_getBalance"), "the method is left alone for a while")
 			_, err := c.Call(t.Context(), "eth_gasPrice", nil)
@@ -80,33 +82,48 @@ func TestReads_MethodFailsEverywhere_ErrorOfTheNode(t *testing.T) {
 	require.Empty(t, c.Status().Endpoints[1].Failing, "a method that answers again is well")
 }
 
-func TestMethodFailure_PauseGrowsAndEnds(t *testing.T) {
+func TestMethodFailure_PauseGrows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Config{Endpoints: []string{"http://a"}})
+		ep := c.endpoints[0]
+		var pauses []time.Duration
+		for i := range 9 {
+			ep.recordAnswers([]call{{method: "eth_getBalance"}}, []answer{{err: &RPCError{Code: -32603, Message: "internal error"}}})
+			m := ep.methods["eth_getBalance"]
+			require.Equal(t, i+1, m.failures)
+			require.Equal(t, standingFailing, ep.methodStanding("eth_getBalance", time.Now()))
+			pauses = append(pauses, time.Until(m.until))
+			<-time.After(pauses[i])
+			require.Equal(t, standingGood, ep.methodStanding("eth_getBalance", time.Now()))
+		}
+		for i := 2; i < len(pauses); i++ {
+			require.Greater(t, pauses[i], pauses[i-2])
+		}
+		require.Greater(t, pauses[len(pauses)-1], 20*time.Second)
+		require.LessOrEqual(t, pauses[len(pauses)-1], maxBackoff)
+	})
+}
+
+func TestMethodFailure_PauseEnds_EndpointIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	first, second := newFake(t), newFake(t)
 	first.always("eth_getBalance", "", nodeFaults["internal error"])
 	second.always("eth_getBalance", `"0x2a"`, "")
 	c := open(t, Config{Endpoints: []string{first.url(), second.url()}})
 	ep := c.endpoints[0]
-	var pauses []time.Duration
 	ask := func() {
 		t.Helper()
 		_, err := c.Balances(t.Context(), []common.Address{{1}})
 		require.NoError(t, err)
 	}
-	for i := range 9 {
+	for i := range 3 {
 		ask()
 		require.Equal(t, i+1, first.count("eth_getBalance"))
 		ep.mu.Lock()
-		m := ep.methods["eth_getBalance"]
-		pauses = append(pauses, time.Until(m.until))
-		m.until = time.Now().Add(-time.Nanosecond) // the pause is over
+		ep.methods["eth_getBalance"].until = time.Now().Add(-time.Nanosecond) // the pause is over
 		ep.mu.Unlock()
 	}
-	for i := 2; i < len(pauses); i++ {
-		require.Greater(t, pauses[i], pauses[i-2])
-	}
-	require.Greater(t, pauses[len(pauses)-1], 20*time.Second)
-	require.LessOrEqual(t, pauses[len(pauses)-1], maxBackoff)
 	first.always("eth_getBalance", `"0x2a"`, "")
 	asked := second.count("eth_getBalance")
 	for range 3 {
@@ -339,6 +356,7 @@ func TestView_ReadFails_NextViewIsOfAnotherEndpoint(t *testing.T) {
 				require.Equal(t, c.endpoints[0].name, v.Endpoint())
 				require.Error(t, read(v))
 				require.Zero(t, second.count(method), "a view never asks another endpoint")
+				c.endpoints[0].prolong()
 				v, err = c.Latest(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, c.endpoints[1].name, v.Endpoint())
@@ -376,6 +394,7 @@ func TestSend_MethodFailsAtOneEndpoint_NextEndpointAccepts(t *testing.T) {
 			c := open(t, Config{Endpoints: []string{first.url(), second.url()}})
 			for range 2 {
 				requireOutcomes(t, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}, {Bytes: []byte{2}}}), Accepted, Accepted)
+				c.endpoints[0].prolong()
 			}
 			require.Equal(t, 2, first.count("eth_sendRawTransaction"), "the method is left alone for a while")
 			want := Unknown
@@ -468,6 +487,7 @@ func TestBlockReceipts_MethodFails_ReceiptsByHash(t *testing.T) {
 			}
 			read()
 			require.Equal(t, 1, f.count("eth_getBlockReceipts"), "once in a round")
+			c.endpoints[0].prolong()
 			read()
 			want := 2
 			if test.remembered || name == "plan limit" { // rate-limited
@@ -533,6 +553,7 @@ func TestVerify_RateLimited_EndpointIsLeftAlone(t *testing.T) {
 	for range 4 {
 		_, err := c.Latest(t.Context())
 		require.NoError(t, err)
+		c.endpoints[0].prolong()
 	}
 	require.LessOrEqual(t, first.count("eth_chainId"), 2, "in a batch, and alone")
 }

@@ -1,7 +1,6 @@
 package evm
 
 import (
-	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -87,7 +86,7 @@ func (m *Metrics) count(endpoint string, calls []call, answers []answer, took ti
 		outcome := failed
 		if failed == "" {
 			outcome = outcomeOK
-			if e, ok := errors.AsType[*RPCError](answers[i].err); ok && e.Fault {
+			if IsNoAnswer(answers[i].err) {
 				outcome = outcomeFault
 			} else if answers[i].err != nil {
 				outcome = outcomeError

@@ -100,30 +100,28 @@ func (v *View) Receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, 
 }
 
 func (v *View) receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, error) {
-	calls := make([]call, len(hashes))
+	calls, receipts := make([]call, len(hashes)), make([]*Receipt, len(hashes))
 	for i, h := range hashes {
-		calls[i] = call{method: "eth_getTransactionReceipt", params: []any{h}}
+		calls[i] = call{method: "eth_getTransactionReceipt", params: []any{h}, decode: func(result []byte) error {
+			if isNull(result) {
+				return nil
+			}
+			r, err := parseReceipt(result)
+			if err == nil && r.TxHash != h {
+				err = fmt.Errorf("the receipt of %s is that of %s", h, r.TxHash)
+			}
+			receipts[i] = &r
+			return err
+		}}
 	}
 	answers, err := v.ep.ask(ctx, calls)
 	if err != nil {
 		return nil, err
 	}
-	receipts := make([]*Receipt, len(hashes))
-	for i, a := range answers {
+	for _, a := range answers {
 		if a.err != nil {
 			return nil, a.err
 		}
-		if isNull(a.result) {
-			continue
-		}
-		r, err := parseReceipt(a.result)
-		if err != nil {
-			return nil, err
-		}
-		if r.TxHash != hashes[i] {
-			return nil, v.ep.transportError(true, fmt.Errorf("the receipt of %s is that of %s", hashes[i], r.TxHash))
-		}
-		receipts[i] = &r
 	}
 	return receipts, nil
 }

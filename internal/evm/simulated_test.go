@@ -67,6 +67,9 @@ func open(t *testing.T, cfg Config) *Client {
 	if cfg.ChainID == 0 {
 		cfg.ChainID = simulatedID
 	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = patient
+	}
 	c, err := Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)

@@ -30,31 +30,70 @@ func (v *View) Transactions(ctx context.Context, hashes []common.Hash) ([]Presen
 	if len(hashes) == 0 {
 		return nil, nil
 	}
-	calls := make([]call, len(hashes))
+	calls, found := make([]call, len(hashes)), make([]Presence, len(hashes))
 	for i, h := range hashes {
-		calls[i] = call{method: "eth_getTransactionByHash", params: []any{h}}
+		calls[i] = call{method: "eth_getTransactionByHash", params: []any{h}, decode: func(result []byte) (err error) {
+			found[i], err = presenceOf(result)
+			return err
+		}}
 	}
 	answers, err := v.ep.ask(ctx, calls)
 	if err != nil {
 		return nil, fmt.Errorf("look for transactions: %w", err)
 	}
-	found := make([]Presence, len(hashes))
 	for i, a := range answers {
-		err := a.err
-		if err == nil && !isNull(a.result) {
-			found[i] = Pending
-			err = fields(a.result, func(key string, value []byte) error {
-				if key == "blockHash" && !isNull(value) {
-					found[i] = Mined
-				}
-				return nil
-			})
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look for transaction %s: %w", hashes[i], err)
+		if a.err != nil {
+			return nil, fmt.Errorf("look for transaction %s: %w", hashes[i], a.err)
 		}
 	}
 	return found, nil
+}
+
+// presenceOf returns where an endpoint has the transaction that it returned, or null.
+func presenceOf(result []byte) (Presence, error) {
+	if isNull(result) {
+		return Absent, nil
+	}
+	found := Pending
+	err := fields(result, func(key string, value []byte) error {
+		if key == "blockHash" && !isNull(value) {
+			found = Mined
+		}
+		return nil
+	})
+	return found, err
+}
+
+// Transaction returns a transaction that an endpoint has in its pool or on its chain. Each endpoint is asked until one
+// returns it: one may have lost it, or may not keep an index of old transactions.
+func (c *Client) Transaction(ctx context.Context, hash common.Hash) (*types.Transaction, error) {
+	read := call{method: "eth_getTransactionByHash", params: []any{hash}}
+	var tx *types.Transaction
+	err := c.each(ctx, []string{read.method}, func(ctx context.Context, ep *endpoint) error {
+		answers, err := ep.ask(ctx, []call{read})
+		if err != nil {
+			return err
+		}
+		if answers[0].err != nil {
+			return answers[0].err
+		}
+		if isNull(answers[0].result) {
+			return ep.transportError(true, errors.New("it has no such transaction"))
+		}
+		found := new(types.Transaction)
+		if err := json.Unmarshal(answers[0].result, found); err != nil {
+			return ep.transportError(true, err)
+		}
+		if found.Hash() != hash {
+			return ep.transportError(true, fmt.Errorf("it returned the transaction %s", found.Hash()))
+		}
+		tx = found
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read transaction %s: %w", hash, err)
+	}
+	return tx, nil
 }
 
 // Used is the transaction that used a nonce.
@@ -158,7 +197,7 @@ func spread(low, high uint64, near bool) []uint64 {
 // not used it if a transaction of the account has.
 func (v *View) usedIn(ctx context.Context, addr common.Address, nonce, number uint64) (Used, error) {
 	answers, err := v.ask(ctx, []call{{
-		method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(number), true},
+		method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(number), true}, decode: checkHeader,
 	}}, v.h.Number)
 	if err != nil {
 		return Used{}, err

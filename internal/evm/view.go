@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,18 +32,19 @@ type View struct {
 
 // blockByNumber returns the call for a block, which a healthy endpoint may lack.
 func blockByNumber(n uint64) call {
-	return call{method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(n), false}, answers: blockUnknown}
+	return call{method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(n), false}, answers: blockUnknown, decode: checkHeader}
 }
 
-// genesisBlock returns the call for the first block. Nodes that prune old blocks refuse it with different errors.
+// genesisBlock returns the call for the first block. Nodes that prune old blocks refuse it with different errors, or return
+// an incomplete block.
 func genesisBlock() call {
 	c := blockByNumber(0)
-	c.answers = anyError
+	c.answers, c.decode = anyError, nil
 	return c
 }
 
 func blockByHash(hash common.Hash) call {
-	return call{method: "eth_getBlockByHash", params: []any{hash, false}, answers: blockUnknown}
+	return call{method: "eth_getBlockByHash", params: []any{hash, false}, answers: blockUnknown, decode: checkHeader}
 }
 
 func blockByTag(tag string) call {
@@ -54,11 +56,16 @@ var viewMethods = []string{
 	headMethod, "eth_getBlockByNumber", "eth_getTransactionCount", "eth_getTransactionCount" + pendingKey, "eth_getTransactionReceipt",
 }
 
-// Latest returns a View of the newest block of the best endpoint that answers. An endpoint at which a View's read
-// failed recently comes after the others. So a caller that starts over reads everything from another endpoint.
-func (c *Client) Latest(ctx context.Context) (*View, error) {
+// Latest returns a View of the newest block of the best endpoint that answers, except for some, named as View.Endpoint does. An
+// endpoint at which a View's read failed recently comes after the others. A caller that starts over excepts those that it has
+// tried, because the failure may not be recorded in their health. ErrNoEndpoint means that there is no other.
+func (c *Client) Latest(ctx context.Context, except ...string) (*View, error) {
+	eps := slices.DeleteFunc(c.candidates(viewMethods...), func(ep *endpoint) bool { return slices.Contains(except, ep.name) })
+	if len(eps) == 0 {
+		return nil, fmt.Errorf("read the newest block: %w", c.none(viewMethods...))
+	}
 	var v *View
-	err := c.each(ctx, viewMethods, func(ctx context.Context, ep *endpoint) error {
+	err := eachOf(ctx, eps, func(ctx context.Context, ep *endpoint) error {
 		h, err := c.newest(ctx, ep)
 		v = c.view(ep, h)
 		return err
@@ -261,21 +268,19 @@ func (v *View) counts(ctx context.Context, addrs []common.Address, block any, an
 	if len(addrs) == 0 {
 		return nil, nil
 	}
-	calls := make([]call, len(addrs))
+	calls, counts := make([]call, len(addrs)), make([]uint64, len(addrs))
 	for i, a := range addrs {
-		calls[i] = call{method: "eth_getTransactionCount", params: []any{a, block}, answers: answered}
+		calls[i] = call{
+			method: "eth_getTransactionCount", params: []any{a, block}, answers: answered,
+			decode: func(result []byte) (err error) { counts[i], err = parseUint(result); return err },
+		}
 	}
 	answers, err := v.ep.ask(ctx, calls)
 	if err != nil {
 		return nil, fmt.Errorf("count transactions: %w", err)
 	}
-	counts := make([]uint64, len(addrs))
 	for i, a := range answers {
-		err := v.fault(a.err)
-		if err == nil {
-			counts[i], err = parseUint(a.result)
-		}
-		if err != nil {
+		if err := v.fault(a.err); err != nil {
 			return nil, fmt.Errorf("count transactions of %s: %w", addrs[i], err)
 		}
 	}
@@ -283,14 +288,17 @@ func (v *View) counts(ctx context.Context, addrs []common.Address, block any, an
 }
 
 // Tagged returns the header of the block that the endpoint tags as "safe" or "finalized", at most the View's own.
-// ErrMissing means that no such block leads to the View's block, or that the endpoint does not support the tag.
+// ErrMissing means that no such block leads to the View's block, or that the endpoint does not support the tag. Any other
+// error of the endpoint carries no information about the tag, and another endpoint may have the block.
 func (v *View) Tagged(ctx context.Context, tag string) (Header, error) {
-	answers, err := v.ep.ask(ctx, []call{blockByTag(tag)})
+	tagged := blockByTag(tag)
+	tagged.decode = checkHeader
+	answers, err := v.ep.ask(ctx, []call{tagged})
 	if err != nil {
 		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
 	}
 	h, err := headerOf(answers[0])
-	if _, answered := errors.AsType[*RPCError](err); answered {
+	if e, answered := errors.AsType[*RPCError](err); answered && noTag(e) {
 		return Header{}, fmt.Errorf("read the %s block: %w: %w", tag, ErrMissing, err)
 	}
 	if err != nil {

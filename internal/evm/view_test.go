@@ -264,14 +264,16 @@ func TestView_NewerMethodsMissing_ReadsByOlderOnes(t *testing.T) {
 func TestView_ReadFails_AsksNoOtherEndpoint(t *testing.T) {
 	t.Parallel()
 	first, second := newFake(t), newFake(t)
-	c := open(t, Config{Endpoints: []string{first.url(), second.url()}, Timeout: short})
-	v, err := c.Latest(t.Context())
+	c := open(t, Config{Endpoints: []string{first.url(), second.url()}})
+	c.shorten(t, 0)
+	v, err := c.LatestOf(t.Context(), c.endpoints[0].name)
 	require.NoError(t, err)
 	first.breakFor("eth_getTransactionCount", faults["hangs"].apply)
 	_, err = v.Nonces(t.Context(), []common.Address{{1}})
 	var transport *TransportError
 	require.ErrorAs(t, err, &transport)
 	require.Zero(t, second.count("eth_getTransactionCount"))
+	c.endpoints[0].prolong()
 	v, err = c.Latest(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, c.endpoints[1].name, v.Endpoint())

@@ -49,7 +49,7 @@ func (p *Proxy) pass(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Proxy) post(ctx context.Context, body io.Reader, length int64) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.config.HTTP, body)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.node.Load().http, body)
 	if err != nil {
 		return nil, err
 	}

@@ -19,15 +19,12 @@ import (
 type Config struct {
 	// HTTP and WS are the node's endpoints, http://… and ws://…; without WS there is no websocket.
 	HTTP, WS string
-	// Listen is host:port. Default: a loopback port that the system picks.
-	Listen string
 	// Seed makes the random choices repeatable if calls come in the same order.
 	Seed uint64
 }
 
 // Proxy is an endpoint. Its methods are safe for concurrent use.
 type Proxy struct {
-	config   Config
 	listener net.Listener
 	server   *http.Server
 	client   *http.Client
@@ -35,6 +32,7 @@ type Proxy struct {
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 
+	node  atomic.Pointer[node]
 	rules atomic.Pointer[[]*armed]
 	fixed atomic.Bool // some of them are permanent
 	on    atomic.Bool
@@ -48,25 +46,26 @@ type Proxy struct {
 	over  bool     // accepts no more requests
 }
 
-// Open starts the listener. Rules are switched on, and the list is empty.
+// node is the URLs of a node.
+type node struct{ http, ws string }
+
+// Open starts the listener at a loopback port that the system picks. Rules are switched on, and the list is empty.
 func Open(config Config) (*Proxy, error) {
 	if config.HTTP == "" {
 		return nil, errors.New("proxy: no node to stand before")
 	}
-	if config.Listen == "" {
-		config.Listen = "127.0.0.1:0"
-	}
-	l, err := net.Listen("tcp", config.Listen)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	p := &Proxy{
-		config: config, listener: l, conns: map[*websocket.Conn]struct{}{},
+		listener: l, conns: map[*websocket.Conn]struct{}{},
 		dice: rand.New(rand.NewPCG(config.Seed, config.Seed)),
 		// Nodes on this machine spend more time on compressing answers than on all else.
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, DisableCompression: true}},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.node.Store(&node{config.HTTP, config.WS})
 	p.rules.Store(&[]*armed{})
 	p.on.Store(true)
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: 30 * time.Second}
@@ -79,6 +78,13 @@ func (p *Proxy) URL() string { return "http://" + p.listener.Addr().String() }
 
 // WSURL returns ws://host:port.
 func (p *Proxy) WSURL() string { return "ws://" + p.listener.Addr().String() }
+
+// SetNode moves the endpoint to another node, with URLs as in Config. All websockets are closed; running calls end at
+// the former node.
+func (p *Proxy) SetNode(http, ws string) {
+	p.node.Store(&node{http, ws})
+	p.CutWebsockets()
+}
 
 // SetRules replaces the rules. Names should be unique: rules of one name are counted together.
 func (p *Proxy) SetRules(rules ...Rule) {

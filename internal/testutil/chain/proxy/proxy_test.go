@@ -111,6 +111,7 @@ func TestProxy_NoRules_PassesAll(t *testing.T) {
 // Each fault has the expected error for the sender, and the node has the transaction or not.
 func TestFault_EachKind_ErrorAndEffect(t *testing.T) {
 	t.Parallel()
+	const hangs = "context canceled" // of a caller that gives up, because there is no answer
 	for name, test := range map[string]struct {
 		fault    proxy.Fault
 		http, ws string // the caller's error; "" for none
@@ -122,13 +123,13 @@ func TestFault_EachKind_ErrorAndEffect(t *testing.T) {
 		"too many":         {proxy.Fault{Kind: proxy.Status, Code: 429}, "429", "refused", false},
 		"cut":              {proxy.Fault{Kind: proxy.Cut}, "reset by peer", "", false},
 		"lose":             {proxy.Fault{Kind: proxy.Lose}, "reset by peer", "", true},
-		"hang":             {proxy.Fault{Kind: proxy.Hang}, "deadline exceeded", "deadline exceeded", true},
-		"omit":             {proxy.Fault{Kind: proxy.Omit}, "EOF", "deadline exceeded", true},
+		"hang":             {proxy.Fault{Kind: proxy.Hang}, hangs, hangs, true},
+		"omit":             {proxy.Fault{Kind: proxy.Omit}, "EOF", hangs, true},
 		"garble":           {proxy.Fault{Kind: proxy.Garble}, "invalid character", "", true},
 		"truncate":         {proxy.Fault{Kind: proxy.Truncate}, "unexpected EOF", "", true},
 		"delay":            {proxy.Fault{Kind: proxy.Delay, Delay: 20 * time.Millisecond}, "ok", "ok", true},
 		"answer":           {proxy.Fault{Kind: proxy.Answer, Result: `"0x12"`}, "ok", "ok", false},
-		"a delay too long": {proxy.Fault{Kind: proxy.Delay, Delay: 1500 * time.Millisecond}, "deadline exceeded", "deadline exceeded", true},
+		"a delay too long": {proxy.Fault{Kind: proxy.Delay, Delay: 5 * time.Second}, hangs, hangs, true},
 	} {
 		for kind, says := range map[string]string{"http": test.http, "ws": test.ws} {
 			t.Run(name+" over "+kind, func(t *testing.T) {
@@ -139,10 +140,21 @@ func TestFault_EachKind_ErrorAndEffect(t *testing.T) {
 				if kind == "ws" {
 					c = s.ws
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 				defer cancel()
 				tx := s.transfer(0)
-				err := c.SendTransaction(ctx, tx)
+				sent := make(chan error, 1)
+				go func() { sent <- c.SendTransaction(ctx, tx) }()
+				if says == hangs {
+					require.Eventually(t, func() bool { return s.Injected()["it"] == 1 }, 30*time.Second, time.Millisecond)
+					select {
+					case err := <-sent:
+						require.Fail(t, "it does not hang", "%v", err)
+					case <-time.After(200 * time.Millisecond): // nothing must happen meanwhile
+					}
+					cancel()
+				}
+				err := <-sent
 				switch says {
 				case "ok":
 					require.NoError(t, err)
@@ -322,6 +334,28 @@ func TestProxy_Down_ClosesAndRejects(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.dial(s.WSURL()).ChainID(t.Context())
 	require.NoError(t, err)
+}
+
+func TestSetNode_ClosesWebsocketsAndServesTheOtherNode(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	sub, err := s.ws.SubscribeNewHead(t.Context(), make(chan *types.Header))
+	require.NoError(t, err)
+	other := testchain.Simulated(t, testchain.SimulatedOptions{})
+	head := other.Commit()
+	require.NotEqual(t, head, s.chain.Commit())
+	s.SetNode(other.URL(), other.WSURL())
+	select {
+	case err := <-sub.Err():
+		require.Error(t, err)
+	case <-time.After(30 * time.Second):
+		require.FailNow(t, "the websocket stays open")
+	}
+	for _, c := range []*ethclient.Client{s.http, s.dial(s.WSURL())} {
+		shown, err := c.HeaderByNumber(t.Context(), nil)
+		require.NoError(t, err)
+		require.Equal(t, head, shown.Hash())
+	}
 }
 
 func TestProxy_ConcurrentCallsWhileRulesChange(t *testing.T) {

@@ -21,11 +21,12 @@ type pipe struct {
 }
 
 func (p *Proxy) serveWebsocket(w http.ResponseWriter, r *http.Request) {
-	if p.config.WS == "" {
+	target := p.node.Load()
+	if target.ws == "" {
 		http.Error(w, "no websocket", http.StatusNotFound)
 		return
 	}
-	node, response, err := websocket.DefaultDialer.DialContext(r.Context(), p.config.WS, nil)
+	node, response, err := websocket.DefaultDialer.DialContext(r.Context(), target.ws, nil)
 	if err != nil {
 		if response != nil {
 			_ = response.Body.Close()
@@ -42,7 +43,7 @@ func (p *Proxy) serveWebsocket(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.conns[caller], p.conns[node] = struct{}{}, struct{}{}
 	p.mu.Unlock()
-	if p.ctx.Err() != nil || p.down.Load() { // the proxy was closed or set down meanwhile
+	if p.ctx.Err() != nil || p.down.Load() || p.node.Load() != target { // the proxy was closed, set down or moved meanwhile
 		c.cut()
 	}
 	var wg sync.WaitGroup
