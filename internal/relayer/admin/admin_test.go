@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -185,6 +186,53 @@ func TestCount_OneReportTooHigh_RaisesNothing(t *testing.T) {
 			node.SetRules(rules...)
 			_, _, err = a.SetNonce(t.Context(), client, keys[0], 1_000_000)
 			require.ErrorContains(t, err, "it leaves 1000000 nonces without a transaction")
+			require.Equal(t, NotDone, OutcomeOf(err))
+		})
+	}
+}
+
+// Transactions that a lost database had sent are still arriving at the node. A next nonce among them would be taken.
+func TestCount_StillRising_IsReadAgain(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		rounds int // of readings, each with a higher count
+		want   uint64
+	}{
+		"until it stays": {rounds: 3, want: 30},
+		"not for ever":   {rounds: maxCounts + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			chain := testchain.Simulated(t, testchain.SimulatedOptions{})
+			a := open(t, genesisOf(t, chain), chain.Accounts[0].Address)
+			node, err := proxy.Open(proxy.Config{HTTP: chain.URL(), WS: chain.WSURL()})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, node.Close()) })
+			var rules []proxy.Rule
+			for round := range test.rounds {
+				limit := uint64(readings)
+				if round == test.rounds-1 {
+					limit = 0
+				}
+				rules = append(rules, proxy.Rule{
+					Name: fmt.Sprint(round), Methods: []string{"eth_getTransactionCount"}, Limit: limit,
+					When:  func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") },
+					Fault: proxy.Fault{Kind: proxy.Answer, Result: fmt.Sprintf("%q", hexutil.Uint64(10*(round+1)))},
+				})
+			}
+			node.SetRules(rules...)
+			client, err := evm.Open(evm.Config{ChainID: testchain.ChainID, Endpoints: []string{node.URL()}})
+			require.NoError(t, err)
+			t.Cleanup(client.Close)
+			keys, err := a.Keys(t.Context())
+			require.NoError(t, err)
+			counts, err := a.Count(t.Context(), client, keys)
+			if test.want > 0 {
+				require.NoError(t, err)
+				require.Equal(t, test.want, counts[0].next())
+				return
+			}
+			require.ErrorContains(t, err, "still changes, and is 50 now: stop all else that sends with the key")
 			require.Equal(t, NotDone, OutcomeOf(err))
 		})
 	}

@@ -290,7 +290,7 @@ func gathered(t *testing.T, reg *prometheus.Registry, name string) float64 {
 func TestTakeBack_ShallowReorganization_MendsFinal(t *testing.T) {
 	t.Parallel()
 	r := startReorg(t, 3)
-	require.True(t, r.Health().Ready)
+	require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
 	r.reorganize()
 	require.Eventually(t, func() bool { return gathered(t, r.registry, "rollcall_relayer_final_reorgs_total") == 1 }, 20*time.Second, 10*time.Millisecond)
 	client := nodes(t, r.node)

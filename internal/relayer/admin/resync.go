@@ -61,17 +61,45 @@ const (
 	readings = 3
 	// readingInterval is the time between two readings.
 	readingInterval = 300 * time.Millisecond
+	// maxCounts is how many times a count that raises a next nonce is read, until it is the same twice.
+	maxCounts = 5
 	// countsTimeout is how long the nodes have for one reading.
 	countsTimeout = 2 * time.Second
 )
 
 // Count asks all nodes three times for their counts of keys. Of each node it takes the median, of two counts the lower, and
-// of all nodes the highest. It leaves out nodes that do not respond within two seconds. It rejects a chain with another history than the recorded one, where counts are meaningless, and
-// nodes that count differently at one block.
+// of all nodes the highest. It leaves out nodes that do not respond within two seconds. If it would raise a key's next
+// nonce, it asks again until the count stays the same, because transactions that the store does not have may still be
+// arriving at the nodes. It rejects counts that go on changing, a chain with another history than the recorded one, where
+// counts are meaningless, and nodes that count differently at one block.
 func (a *Admin) Count(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]KeyCount, error) {
 	if err := tracker.NewChainIdentity(tracker.Nodes(client), a.Store, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
 		return nil, refused{err}
 	}
+	var before []KeyCount
+	var changing *KeyCount
+	for range maxCounts {
+		now, err := a.countOnce(ctx, client, keys)
+		if err != nil {
+			return nil, err
+		}
+		changing = nil
+		for i, n := range now {
+			if n.next() > n.Key.NextNonce && (before == nil || before[i].next() != n.next()) {
+				changing = &now[i]
+			}
+		}
+		if changing == nil {
+			return now, nil
+		}
+		before = now
+	}
+	return nil, refused{fmt.Errorf("the nodes' count of %s still changes, and is %d now: stop all else that sends with the key, and repeat",
+		changing.Key.Address, changing.next())}
+}
+
+// countOnce is Count without the repetition.
+func (a *Admin) countOnce(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]KeyCount, error) {
 	addresses := make([]common.Address, len(keys))
 	for i, k := range keys {
 		addresses[i] = k.Address

@@ -57,6 +57,7 @@ type Handler struct {
 
 	lists, rpcs       semaphore
 	slowReaderTimeout time.Duration // for a response that holds a slot
+	ignoreTimeout     time.Duration // for the rest of a large request after its response
 }
 
 // NewHandler returns a Handler. It fails for keys that [apikey.Check] rejects.
@@ -79,6 +80,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 		lists:             newSemaphore(maxLists, "too many lists of transactions at once"),
 		rpcs:              newSemaphore(maxRPCs, "too many calls of nodes at once"),
 		slowReaderTimeout: slowReaderTimeout,
+		ignoreTimeout:     ignoreTimeout,
 	}
 	if h.limit == nil {
 		h.limit = func(string, int) error { return nil }

@@ -104,10 +104,12 @@ var bounded = []struct {
 }
 
 // length reads a response and returns its length.
-func length(t *testing.T, conn net.Conn) (read int64, err error) {
+func length(t *testing.T, conn io.Reader) (read int64, err error) {
 	t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	require.NoError(t, err)
+	if err != nil {
+		return 0, err
+	}
 	require.Equal(t, 200, resp.StatusCode)
 	read, err = io.Copy(io.Discard, resp.Body)
 	if err == nil {
@@ -129,6 +131,7 @@ func TestLimits_SlowReader_KeepsItsSlot(t *testing.T) {
 		require.Equal(t, 429, resp.StatusCode, b.head)
 		_, err = length(t, slow)
 		require.NoError(t, err)
+		require.Eventually(t, func() bool { return len(taken) == 0 }, time.Minute, time.Millisecond)
 		_, err = length(t, request(t, addr, b.head, b.body))
 		require.NoError(t, err)
 	}
@@ -138,11 +141,12 @@ func TestLimits_SlowReader_KeepsItsSlot(t *testing.T) {
 func TestLimits_TooSlowReader_IsCutOff(t *testing.T) {
 	t.Parallel()
 	for _, b := range bounded {
-		taken, addr := takeAllSlots(t, 300*time.Millisecond)
-		slow := request(t, addr, b.head, b.body)
-		require.Eventually(t, func() bool { return len(taken) == 1 }, time.Minute, time.Millisecond)
+		taken, addr := takeAllSlots(t, 2*time.Second)
+		slow := bufio.NewReader(request(t, addr, b.head, b.body))
+		_, err := slow.Peek(1) // the slot is taken when the response begins
+		require.NoError(t, err)
 		require.Eventually(t, func() bool { return len(taken) == 0 }, writeTimeout-10*time.Second, time.Millisecond)
-		_, err := length(t, slow)
+		_, err = length(t, slow)
 		require.Error(t, err, b.head)
 	}
 }

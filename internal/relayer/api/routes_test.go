@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -52,49 +53,51 @@ func requests(tx string) map[string]struct{ method, path, body string } {
 // Each route returns every described response, and (see api.do) no other; every described field occurs in some response.
 func TestOpenAPI_EachRoute_ReturnsDescribedResponsesOnly(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *Config) { c.RequestTimeout = 20 * time.Millisecond })
-	tx := a.submitted()
-	all := requests(tx)
-	for path, methods := range a.doc.Paths {
-		for method, op := range methods {
-			request, ok := all[op.ID]
-			require.True(t, ok, "no request for %s %s", method, path)
-			for code := range op.Responses {
-				a.provoke(code, op.ID, request.method, request.path, request.body)
-			}
-		}
-	}
-	// The remaining fields are provoked here.
-	a.do("GET", "/api/v1/relayers/pool-1", "")
-	a.rpcErr = nodeFailure
-	a.do("POST", "/api/v1/relayers/pool-1/rpc", `[{"jsonrpc":"2.0","id":"x","method":"eth_call"}]`)
-	a.do("POST", poolTransactions, `{"to":"`+target+`","value":1,"metadata":{"method":"m","orderbook":"o","trader":"t","request_id":"r","trace_id":"i"}}`)
-	a.health = relayer.Health{Reason: "no database", Components: []relayer.Component{{Name: "database", Problem: "away"}}}
-	a.do("GET", "/health", "")
-
-	var missing []string
-	for path, methods := range a.doc.Paths {
-		for _, op := range methods {
-			for code := range op.Responses {
-				if !a.doc.seen[op.ID+" "+code] {
-					missing = append(missing, path+" "+op.ID+" "+code)
+	synctest.Test(t, func(t *testing.T) { // the timeout of a request passes at once, and only if nothing else can run
+		a := setup(t)
+		tx := a.submitted()
+		all := requests(tx)
+		for path, methods := range a.doc.Paths {
+			for method, op := range methods {
+				request, ok := all[op.ID]
+				require.True(t, ok, "no request for %s %s", method, path)
+				for code := range op.Responses {
+					a.provoke(code, op.ID, request.method, request.path, request.body)
 				}
 			}
 		}
-	}
-	for name, schema := range a.doc.Components.Schemas {
-		if requestSchemas[name] != nil {
-			continue
-		}
-		properties, _ := schema["properties"].(map[string]any)
-		for field := range properties {
-			if !a.doc.seen[name+"."+field] {
-				missing = append(missing, name+"."+field)
+		// The remaining fields are provoked here.
+		a.do("GET", "/api/v1/relayers/pool-1", "")
+		a.rpcErr = nodeFailure
+		a.do("POST", "/api/v1/relayers/pool-1/rpc", `[{"jsonrpc":"2.0","id":"x","method":"eth_call"}]`)
+		a.do("POST", poolTransactions, `{"to":"`+target+`","value":1,"metadata":{"method":"m","orderbook":"o","trader":"t","request_id":"r","trace_id":"i"}}`)
+		a.health = relayer.Health{Reason: "no database", Components: []relayer.Component{{Name: "database", Problem: "away"}}}
+		a.do("GET", "/health", "")
+
+		var missing []string
+		for path, methods := range a.doc.Paths {
+			for _, op := range methods {
+				for code := range op.Responses {
+					if !a.doc.seen[op.ID+" "+code] {
+						missing = append(missing, path+" "+op.ID+" "+code)
+					}
+				}
 			}
 		}
-	}
-	require.Empty(t, missing)
-	require.Len(t, all, len(routes))
+		for name, schema := range a.doc.Components.Schemas {
+			if requestSchemas[name] != nil {
+				continue
+			}
+			properties, _ := schema["properties"].(map[string]any)
+			for field := range properties {
+				if !a.doc.seen[name+"."+field] {
+					missing = append(missing, name+"."+field)
+				}
+			}
+		}
+		require.Empty(t, missing)
+		require.Len(t, all, len(routes))
+	})
 }
 
 // provoke makes a route respond with a status code.

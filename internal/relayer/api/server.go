@@ -35,7 +35,7 @@ func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, e
 	return httpserver.Open(ctx, httpserver.Config{
 		Listen: listen, Connections: maxConnections, Overloaded: http.HandlerFunc(h.overloaded), Stop: stopTimeout, Logger: h.log,
 		HTTP: &http.Server{
-			Handler:           drainBody(h, ignoreTimeout),
+			Handler:           drainBody(h, h.ignoreTimeout),
 			ReadHeaderTimeout: headerTimeout,
 			ReadTimeout:       readTimeout,
 			WriteTimeout:      writeTimeout,

@@ -2,10 +2,10 @@ package modeltest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -196,37 +196,37 @@ func (c *client) Anchors(_ context.Context, number uint64, _ time.Duration) []ev
 	return anchors
 }
 
-// Call supports one method.
-func (c *client) Call(_ context.Context, method string, params json.RawMessage) (answer json.RawMessage, err error) {
-	var hashes []common.Hash
-	if err := json.Unmarshal(params, &hashes); err != nil || method != "eth_getTransactionByHash" || len(hashes) != 1 {
-		return nil, fmt.Errorf("the chain in memory has no %s(%s)", method, params)
-	}
+func (c *client) Transaction(_ context.Context, hash common.Hash) (tx *types.Transaction, err error) {
 	err = c.look(func(n *node) error {
-		var tx *types.Transaction
-		if b, i := n.head.find(hashes[0]); b != nil {
+		if b, i := n.head.find(hash); b != nil {
 			tx = b.txs[i]
 		}
 		for _, txs := range n.pool {
 			for _, waiting := range txs {
-				if waiting.Hash() == hashes[0] {
+				if waiting.Hash() == hash {
 					tx = waiting
 				}
 			}
 		}
 		if tx == nil {
-			answer = json.RawMessage("null")
-			return nil
+			return fmt.Errorf("the chain in memory has no transaction %s", hash)
 		}
-		answer, err = tx.MarshalJSON()
-		return err
+		return nil
 	})
-	return answer, err
+	return tx, err
 }
 
-func (c *client) Latest(context.Context) (tracker.View, error) {
+func (c *client) Latest(_ context.Context, except ...string) (tracker.View, error) {
 	v := &view{c: c}
-	if err := c.look(func(n *node) error { v.node, v.block = n, n.head; return nil }); err != nil {
+	err := c.look(func(n *node) error {
+		for _, v.node = range append([]*node{n}, c.world.nodes[:]...) {
+			if v.block = v.node.head; !slices.Contains(except, v.Endpoint()) {
+				return nil
+			}
+		}
+		return evm.ErrNoEndpoint
+	})
+	if err != nil {
 		return nil, err
 	}
 	return v, nil

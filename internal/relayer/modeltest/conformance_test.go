@@ -2,7 +2,6 @@ package modeltest
 
 import (
 	"context"
-	"encoding/json"
 	"math/big"
 	"sync"
 	"testing"
@@ -309,20 +308,14 @@ var conformance = []struct {
 	}},
 	{"a transaction is found by its hash", func(r *rig) {
 		tx := r.send(r.transfer(0, 10, 1), evm.Accepted)
-		byHash := func(hash common.Hash) string {
-			params, err := json.Marshal([]any{hash})
-			require.NoError(r.t, err)
-			answer, err := r.Call(r.t.Context(), "eth_getTransactionByHash", params)
-			require.NoError(r.t, err)
-			return string(answer)
-		}
 		for range 2 { // in the pool, and mined
-			found := new(types.Transaction)
-			require.NoError(r.t, found.UnmarshalJSON([]byte(byHash(tx.Hash))))
+			found, err := r.Transaction(r.t.Context(), tx.Hash)
+			require.NoError(r.t, err)
 			require.Equal(r.t, tx.Hash, found.Hash())
 			r.seal()
 		}
-		require.Equal(r.t, "null", byHash(common.Hash{1}))
+		_, err := r.Transaction(r.t.Context(), common.Hash{1})
+		require.Error(r.t, err)
 	}},
 	{"fees come with a base fee", func(r *rig) {
 		fees, err := r.Fees(r.t.Context())

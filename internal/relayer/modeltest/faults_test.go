@@ -91,10 +91,12 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 	tr.until("the pools are full", func() bool { return tr.world.waiting() >= 12 })
 	// Cancel and replace both sent and queued transactions.
 	for _, i := range []int{0, 7} {
-		tr.any(func(ctx context.Context, p *process) { tr.insist(ctx, p, tr.requests[i], tr.cancel) })
+		r := tr.requests[i] // others are added while the callers run
+		tr.any(func(ctx context.Context, p *process) { tr.insist(ctx, p, r, tr.cancel) })
 	}
 	for _, i := range []int{2, 3, 4} {
-		tr.any(func(ctx context.Context, p *process) { tr.insist(ctx, p, tr.requests[i], tr.replace) })
+		r := tr.requests[i]
+		tr.any(func(ctx context.Context, p *process) { tr.insist(ctx, p, r, tr.replace) })
 	}
 	tr.until("some are canceled", func() bool { return tr.requests[0].isCanceled() })
 	tr.world.seal(1)
@@ -151,17 +153,19 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 	}
 }
 
-// post makes a request, and repeats it at the other process when it fails. It does not wait.
+// post makes a request.
 func (tr *trial) post(target string, idempotent bool, life time.Duration) {
 	r := tr.newRequest(idempotent, target, life)
-	tr.any(func(ctx context.Context, p *process) { _ = tr.submit(ctx, p, r) })
+	tr.any(func(ctx context.Context, p *process) { tr.insist(ctx, p, r, tr.submit) })
 }
 
-// insist repeats a call that stored nothing because the machine is slow: not after a fault, for which the call is made.
+// insist repeats a call that a slow machine prevented from storing anything, or whose outcome a repetition resolves: not
+// after a fault, for which the call is made.
 func (tr *trial) insist(ctx context.Context, p *process, r *request, do func(context.Context, *process, *request) error) {
 	for began := time.Now(); ; {
 		err := do(ctx, p, r)
-		if !errors.Is(err, relayer.ErrUnavailable) || tr.faults.any() || p.isDead() || time.Since(began) > slowMachine {
+		repeatable := errors.Is(err, relayer.ErrUnavailable) || errors.Is(err, relayer.ErrUnknown) && r.key != ""
+		if !repeatable || tr.faults.any() || p.isDead() || time.Since(began) > slowMachine {
 			return
 		}
 		var cancel context.CancelFunc

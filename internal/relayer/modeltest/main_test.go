@@ -19,8 +19,9 @@ var (
 	every     = flag.Bool("modeltest.all", false, "have TestFaults try every kind of fault, at the first, second and third time of every step")
 )
 
-// together is how many histories run concurrently. They mostly wait.
-const together = 12
+// together is how many histories run concurrently. Twelve are no faster on two cores, and on a busy machine their trackers
+// lose their leases so often that none gets far.
+const together = 4
 
 func TestMain(m *testing.M) {
 	flag.Parse()

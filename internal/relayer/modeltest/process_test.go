@@ -30,7 +30,7 @@ const (
 	// deepest is how deep the world reorganizes: confirmed blocks are never removed.
 	deepest = confirmations - 1
 	// patience is the timeout of callers, and of the intake at the database.
-	patience = time.Second
+	patience = 5 * time.Second
 	// slowMachine is the longest wait for a state that no fault prevents. Many trials share two cores, under -race.
 	slowMachine = 30 * time.Second
 )

@@ -28,8 +28,8 @@ const (
 )
 
 // estimate simulates the request from its key. Without a key it uses the richest, or, if no value is sent, any, because gas
-// costs nothing in a simulation. The gas limit is the simulated gas plus 10%, for changes until the transaction runs. It
-// returns the only key that may send the request, zero for any. If a contract checks its sender, that is a key for which
+// costs nothing in a simulation. The gas limit is the simulated gas plus up to 10%, for changes until the transaction runs.
+// It returns the only key that may send the request, zero for any. If a contract checks its sender, that is a key for which
 // the simulation passed.
 func (s *Service) estimate(ctx context.Context, key common.Address, r *relayer.Request) (only common.Address, err error) {
 	from := key
@@ -52,8 +52,8 @@ func (s *Service) estimate(ctx context.Context, key common.Address, r *relayer.R
 	if gas > params.TxGas {
 		r.GasLimit += gas / 10
 	}
-	if head := s.cfg.Chain.Head(); !head.IsZero() && gas <= head.GasLimit {
-		r.GasLimit = min(r.GasLimit, head.GasLimit)
+	if most := s.maxGas(); gas <= most { // the margin alone must not make checkGas reject the request
+		r.GasLimit = min(r.GasLimit, most)
 	}
 	return key, nil
 }

@@ -145,3 +145,50 @@ func TestSubmit_EstimateBelowTheDataFloor_IsAccepted(t *testing.T) {
 	var invalid *relayer.InvalidError
 	require.ErrorAs(t, err, &invalid, "a caller's own limit below the floor")
 }
+
+// The relayer's own margin never exceeds the cap on gas limits. An estimate above the cap is rejected.
+func TestSubmit_MarginExceedsTheCap_GetsTheCap(t *testing.T) {
+	f := setup(t, 1)
+	node := f.behind(t)
+	r := f.start(t, func(c *service.Config) { c.MaxGas = 100_000 })
+	for estimate, limit := range map[string]uint64{"0x15f90": 99_000, "0x17318": 100_000, "0x186a0": 100_000, "0x186a1": 0} {
+		node.SetRules(proxy.Rule{
+			Name: "estimate", Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"` + estimate + `"`},
+		})
+		tx, err := r.Submit(t.Context(), f.submission())
+		if limit == 0 {
+			var invalid *relayer.InvalidError
+			require.ErrorAs(t, err, &invalid, estimate)
+			require.Equal(t, "gas_limit", invalid.Field)
+			continue
+		}
+		require.NoError(t, err, estimate)
+		require.Equal(t, limit, tx.GasLimit, estimate)
+	}
+}
+
+// unlimited are nodes whose blocks have no gas limit.
+type unlimited struct{ service.Chain }
+
+func (u unlimited) Head() evm.Header {
+	head := u.Chain.Head()
+	head.GasLimit = 0
+	return head
+}
+
+// A node may omit the blocks' gas limit. Only the relayer's cap counts then.
+func TestSubmit_HeadHasNoGasLimit_IsAccepted(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t, func(c *service.Config) { c.Chain, c.MaxGas = unlimited{c.Chain}, 100_000 })
+	for _, limit := range []uint64{0, 21_000, 100_000} {
+		s := f.submission()
+		s.Request.GasLimit = limit
+		_, err := r.Submit(t.Context(), s)
+		require.NoError(t, err, limit)
+	}
+	s := f.submission()
+	s.Request.GasLimit = 100_001
+	_, err := r.Submit(t.Context(), s)
+	var invalid *relayer.InvalidError
+	require.ErrorAs(t, err, &invalid)
+}

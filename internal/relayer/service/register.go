@@ -79,6 +79,18 @@ func (s *Service) registrations(keys []common.Address, nonces map[common.Address
 	return all
 }
 
+// countsTimeout is how long one reading waits for the counts of all endpoints. An endpoint that takes longer counts as
+// unavailable. A thousand new keys cost an endpoint some twenty calls, one after the other.
+const countsTimeout = 15 * time.Second
+
+// readCounts reads the counts of keys at all endpoints. The deadline is necessary, because the client asks an endpoint that
+// lacks the newest block's state again until the context ends.
+func (s *Service) readCounts(ctx context.Context, keys []common.Address) []evm.Counts {
+	ctx, cancel := context.WithTimeout(ctx, countsTimeout)
+	defer cancel()
+	return s.cfg.Chain.Counts(ctx, common.Hash{}, keys)
+}
+
 // disagreement is the largest accepted difference between the counts of a new key, over endpoints and readings.
 const disagreement = 64
 
@@ -86,8 +98,7 @@ const disagreement = 64
 // endpoint in two readings. A key whose counts differ too much gets none, and the error names it, because one of the
 // endpoints is wrong. An endpoint that is reported as lagging may count less than the others, because it is still syncing.
 func (s *Service) firstNonces(ctx context.Context, keys []common.Address) (map[common.Address]uint64, error) {
-	reports := s.cfg.Chain.Counts(ctx, common.Hash{}, keys)
-	reports = append(reports, s.cfg.Chain.Counts(ctx, common.Hash{}, keys)...)
+	reports := slices.Concat(s.readCounts(ctx, keys), s.readCounts(ctx, keys))
 	lags := map[string]bool{}
 	for _, ep := range s.cfg.Chain.Status().Endpoints {
 		lags[ep.Endpoint] = !ep.OK && ep.Lag > 0

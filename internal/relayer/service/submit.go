@@ -179,13 +179,7 @@ func (s *Service) check(r *relayer.Request) error {
 
 // checkGas checks a request's gas limit, which must not be below least.
 func (s *Service) checkGas(r *relayer.Request, least uint64) error {
-	most := uint64(math.MaxInt64)
-	if head := s.cfg.Chain.Head(); !head.IsZero() {
-		most = head.GasLimit
-	}
-	if s.cfg.MaxGas != 0 {
-		most = min(most, s.cfg.MaxGas)
-	}
+	most := s.maxGas()
 	switch {
 	case r.GasLimit < least:
 		return relayer.Invalidf("gas_limit", "%d is less than the %d that the transaction costs before it runs", r.GasLimit, least)
@@ -193,6 +187,19 @@ func (s *Service) checkGas(r *relayer.Request, least uint64) error {
 		return relayer.Invalidf("gas_limit", "%d is more than the %d that one transaction may use", r.GasLimit, most)
 	}
 	return nil
+}
+
+// maxGas returns the largest gas limit of a transaction: that of the newest block, or MaxGas if it is less. A block's limit
+// of 0 does not count, because it means that the node omits the limit.
+func (s *Service) maxGas() uint64 {
+	most := uint64(math.MaxInt64)
+	if limit := s.cfg.Chain.Head().GasLimit; limit != 0 {
+		most = limit
+	}
+	if s.cfg.MaxGas != 0 {
+		most = min(most, s.cfg.MaxGas)
+	}
+	return most
 }
 
 // maxData is the maximum size of a transaction's data, bytes.

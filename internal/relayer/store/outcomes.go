@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/big"
@@ -27,6 +28,8 @@ type Mined struct {
 	GasUsed     uint64
 	GasPrice    *big.Int // wei, paid for each unit of gas
 	Reason      string   // why it reverted, if that is available
+	// Newest is the newest attempt that the caller knew when it read the block; zero: contents are not compared.
+	Newest common.Hash
 }
 
 // settleLimit bounds how many rows one database transaction settles. Callers that post wait for the keys and budgets that
@@ -45,44 +48,66 @@ func relaxed() *pgx.Batch {
 }
 
 // RecordMined records the blocks of mined transactions. Repeating it changes nothing; another block replaces the first.
+//
+// It leaves out a transaction whose contents were replaced after Newest, because its row may have contents that were not
+// mined. It records the others then, and fails with [ErrRaced]: the caller lists the candidates again. Other attempts after
+// Newest do not matter, because they have the same contents.
 func (s *Store) RecordMined(ctx context.Context, mined []Mined) error {
+	var raced error
 	for part := range slices.Chunk(mined, settleLimit) {
-		if err := s.recordMined(ctx, part); err != nil {
+		err := s.recordMined(ctx, part)
+		switch {
+		case errors.Is(err, ErrRaced):
+			raced = err
+		case err != nil:
 			return err
 		}
 	}
-	return nil
+	return raced
 }
+
+// replacedSQL is the condition for the contents of row t to be replaced after attempt v.newest.
+const replacedSQL = `EXISTS (SELECT FROM relayer_attempts n JOIN relayer_attempts r ON r.tx_id = n.tx_id AND r.attempt > n.attempt
+	WHERE n.tx_id = v.id AND n.tx_hash = v.newest AND r.purpose = 'replace' AND r.nonce = t.nonce AND r.address = t.relayer_address)`
 
 func (s *Store) recordMined(ctx context.Context, mined []Mined) error {
 	n := len(mined)
 	ids, hashes, blocks, numbers := make([][16]byte, n), make([]string, n), make([]string, n), make([]int64, n)
 	times, succeeded, used, prices, reasons := make([]time.Time, n), make([]bool, n), make([]int64, n), make([]string, n), make([]string, n)
+	newest, replaced := make([]string, n), 0
 	for i, m := range mined {
 		ids[i], hashes[i], blocks[i], numbers[i] = m.TxID, m.Hash.Hex(), m.BlockHash.Hex(), int64(m.BlockNumber)
 		times[i], succeeded[i], used[i], prices[i] = m.BlockTime, m.Succeeded, int64(m.GasUsed), m.GasPrice.String()
-		reasons[i] = m.Reason
+		reasons[i], newest[i] = m.Reason, m.Newest.Hex()
 	}
 	counts := statusCounts{}
 	batch := relaxed()
+	// The rows are locked by a separate statement, because the next ones must see the attempts of a replacement that this one
+	// waited for.
+	batch.Queue(`SELECT FROM relayer_txs WHERE id = ANY($1) AND open ORDER BY relayer_address, nonce FOR UPDATE`, ids)
+	batch.Queue(`SELECT count(*) FROM unnest($1::uuid[], $2::text[]) AS v (id, newest) JOIN relayer_txs t ON t.id = v.id
+		WHERE t.open AND t.status <> 'mined' AND `+replacedSQL, ids, newest).QueryRow(func(row pgx.Row) error { return row.Scan(&replaced) })
 	// The keys are locked last and only for the end of this statement, because every accepted transaction waits for them.
 	batch.Queue(`WITH found AS (
 		SELECT v.*, a.purpose, t.status AS was, t.relayer_address AS address FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
-			$7::boolean[], $8::bigint[], $9::text[], $10::text[]) AS v (id, hash, block, number, mined, succeeded, used, price, reason)
+			$7::boolean[], $8::bigint[], $9::text[], $10::text[], $11::text[]) AS v (id, hash, block, number, mined, succeeded, used, price, reason, newest)
 		JOIN relayer_txs t ON t.id = v.id JOIN relayer_attempts a ON a.tx_id = v.id AND a.tx_hash = v.hash AND a.nonce = t.nonce AND a.address = t.relayer_address
-		WHERE t.open AND (t.status <> 'mined' OR t.block_hash <> v.block) ORDER BY t.relayer_address, t.nonce FOR UPDATE OF t
+		WHERE t.open AND (t.status <> 'mined' OR t.block_hash <> v.block) AND NOT `+replacedSQL+` ORDER BY t.relayer_address, t.nonce FOR UPDATE OF t
 	), changed AS (
 		UPDATE relayer_txs t SET status = 'mined', status_reason = v.reason, tx_hash = v.hash, block_number = v.number, block_hash = v.block,
 			mined_at = v.mined, succeeded = v.succeeded, mined_purpose = v.purpose, gas_used = v.used, gas_price_paid = v.price::numeric,
 			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
 		FROM found v WHERE t.id = v.id RETURNING t.*
 	), counted AS (SELECT address, -count(DISTINCT id)::int AS n FROM found WHERE was <> 'mined' GROUP BY address)`+
-		s.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, s.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons).Query(counts.read)
+		s.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, s.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons, newest).Query(counts.read)
 	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("record what was mined: %w", err)
 	}
 	s.notifyDeliveries()
 	s.recordStatusCounts(counts)
+	if replaced > 0 {
+		return fmt.Errorf("record what was mined: contents of %d transactions were replaced: %w", replaced, ErrRaced)
+	}
 	return nil
 }
 

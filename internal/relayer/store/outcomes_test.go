@@ -515,3 +515,74 @@ func TestPurge(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, total)
 }
+
+// Contents are replaced between the search for receipts and the record. The row is left out until a search knows the
+// replacement, because its contents were not mined. Another transaction's record does not wait for that.
+func TestRecordMined_ReplacedAfterTheSearch_IsLeftOut(t *testing.T) {
+	t.Parallel()
+	s, limits := setup(t, 1)
+	txs := accept(t, s, limits, newTxs(s, 3)...)
+	broadcast(t, s, txs...)
+	var found []Mined
+	search := func() {
+		t.Helper()
+		found = nil
+		sought, err := s.ListMinedCandidates(t.Context(), []KeyNonce{{limits.Held[0], 3}}, 10)
+		require.NoError(t, err)
+		for i, c := range sought {
+			found = append(found, mined(txs[i], 1, relayer.PurposeSend, 3))
+			require.Equal(t, c.ID, found[i].TxID)
+			found[i].Newest = c.Hashes[0]
+		}
+	}
+	replace := func(number int) {
+		t.Helper()
+		r := &Replacement{ID: txs[0].ID, Request: newTx(s).Request, Attempt: attempt(txs[0], number, relayer.PurposeReplace)}
+		r.Data = []byte("new")
+		require.NoError(t, s.Replace(t.Context(), r))
+	}
+	search()
+	require.Len(t, found, 3)
+	replace(2)
+	_, err := s.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[0], 3, relayer.PurposeSend), attempt(txs[1], 2, relayer.PurposeSend)})
+	require.NoError(t, err)
+	require.ErrorIs(t, s.RecordMined(t.Context(), found), ErrRaced)
+	require.NotEqual(t, relayer.Mined, read(t, s, txs[0]).Status)
+	require.Equal(t, relayer.Mined, read(t, s, txs[1]).Status, "a higher fee leaves the contents unchanged")
+	require.Equal(t, relayer.Mined, read(t, s, txs[2]).Status)
+	require.Equal(t, []int{1}, pending(t, s))
+
+	search()
+	require.Len(t, found, 1)
+	replace(4)
+	require.ErrorIs(t, s.RecordMined(t.Context(), found), ErrRaced, "the first replacement is known, the second is not")
+	require.NotEqual(t, relayer.Mined, read(t, s, txs[0]).Status)
+
+	search()
+	require.NoError(t, s.RecordMined(t.Context(), found))
+	require.Equal(t, relayer.Mined, read(t, s, txs[0]).Status)
+	require.Equal(t, []int{0}, pending(t, s))
+}
+
+// The record waits for a replacement that has not committed yet, and then finds its attempt.
+func TestRecordMined_ConcurrentReplacement_IsLeftOut(t *testing.T) {
+	t.Parallel()
+	s, limits := setup(t, 1)
+	tx := accept(t, s, limits, newTx(s))[0]
+	broadcast(t, s, tx)
+	found := mined(tx, 1, relayer.PurposeSend, 3)
+	found.Newest = found.Hash
+	var err error
+	beside(t, s, func(other pgx.Tx) {
+		_, err := other.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, tx.ID)
+		require.NoError(t, err)
+		stored, err := s.storeAttempts(t.Context(), other, []*relayer.Attempt{attempt(tx, 2, relayer.PurposeReplace)})
+		require.NoError(t, err)
+		require.Equal(t, []bool{true}, stored)
+	}, func() error {
+		err = s.RecordMined(t.Context(), []Mined{found})
+		return nil
+	})
+	require.ErrorIs(t, err, ErrRaced)
+	require.NotEqual(t, relayer.Mined, read(t, s, tx).Status)
+}

@@ -43,7 +43,8 @@ func samePayload(a, b []byte) (bool, error) {
 }
 
 // restore sets transactions' contents to those that were mined, because a replacement may lose to the attempt that it was
-// to replace. It runs before they are recorded as mined, because that record is delivered to webhooks.
+// to replace. It runs before they are recorded as mined, because that record is delivered to webhooks. If another
+// replacement commits after sought was listed, [store.Store.RecordMined] leaves the transaction out.
 func (r *round) restore(ctx context.Context, sought []store.MinedCandidate, found []store.Mined) error {
 	several := map[uuid.UUID]bool{}
 	for _, s := range sought {

@@ -32,6 +32,16 @@ func (f *fixture) key() *relayer.Key {
 	return keys[0]
 }
 
+// commitNonces makes blocks until the first key's count is n. A block may be made before the pool has taken all.
+func (f *fixture) commitNonces(n uint64) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		f.chain.Commit()
+		count, err := f.chain.Client().NonceAt(f.t.Context(), f.ring.Addresses()[0], nil)
+		return err == nil && count == n
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
 // executed requires a transaction to be mined and final.
 func (f *fixture) executed() {
 	f.t.Helper()
@@ -91,7 +101,7 @@ func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
 	require.Contains(t, f.key().DisabledReason, relayer.NonceJump)
 	require.LessOrEqual(t, f.key().NextNonce, uint64(1))
 	require.Eventually(t, func() bool { return strings.Contains(f.Health().Reason, relayer.NonceJump) }, 20*time.Second, 10*time.Millisecond)
-	require.True(t, f.Health().Ready, "there is another key")
+	f.becomesReady() // there is another key
 	missing, err := f.Store.Gap(t.Context(), key, f.key().Generation, 0)
 	require.NoError(t, err)
 	require.Zero(t, missing)
@@ -113,7 +123,7 @@ func TestCheckCounts_JumpOfTheOnlyKey_NotReady(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
 	f.executed()
-	require.Eventually(t, func() bool { return f.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	f.becomesReady()
 	node.SetRules(mined("0x10000000000", 0))
 	require.Eventually(t, func() bool {
 		h := f.Health()
@@ -173,7 +183,7 @@ func TestCheckCounts_TooLowOnce_RaisesLater(t *testing.T) {
 	for nonce := uint64(1); nonce < 4; nonce++ {
 		f.identical(nonce)
 	}
-	f.chain.Commit()
+	f.commitNonces(4)
 	require.Eventually(t, func() bool { return f.key().NextNonce == 4 }, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, uint64(1), node.Injected()["count 0x0"])
 	f.executed()
@@ -189,7 +199,7 @@ func TestCheckCounts_AtStart_NothingIsGivenOutBefore(t *testing.T) {
 	for nonce := uint64(1); nonce < 4; nonce++ {
 		f.identical(nonce) // by a process whose record of it was lost
 	}
-	f.chain.Commit()
+	f.commitNonces(4)
 	held := make(chan struct{})
 	f.options.Tracker = func(c *tracker.Config) { c.Chain = &heldCounts{Chain: c.Chain, held: held} }
 	r := relayertest.Launch(t, f.options)

@@ -20,32 +20,6 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// endpoints are proxies that can be moved from one node to another.
-type endpoints struct {
-	t   *testing.T
-	all []*proxy.Proxy
-}
-
-func (e *endpoints) open(node, listen string) *proxy.Proxy {
-	e.t.Helper()
-	p, err := proxy.Open(proxy.Config{HTTP: node, Listen: listen})
-	require.NoError(e.t, err)
-	e.t.Cleanup(func() { require.NoError(e.t, p.Close()) })
-	// The rule only counts calls.
-	p.SetRules(proxy.Rule{Name: "used", Fault: proxy.Fault{Kind: proxy.Delay}, Methods: []string{
-		"eth_sendRawTransaction", "eth_getTransactionCount", "eth_estimateGas", "eth_feeHistory", "eth_getTransactionReceipt", "eth_getBalance",
-	}})
-	return p
-}
-
-// move redirects an endpoint to another node.
-func (e *endpoints) move(i int, node string) {
-	e.t.Helper()
-	listen := strings.TrimPrefix(e.all[i].URL(), "http://")
-	require.NoError(e.t, e.all[i].Close())
-	e.all[i] = e.open(node, listen)
-}
-
 // If one endpoint of three (the preferred one) has another chain, it is neither read nor sent to, and the others are used.
 // If two have, nothing is sent. An endpoint that has the recorded chain again is used again.
 func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
@@ -53,13 +27,20 @@ func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
 	for range 40 {
 		foreign.Commit() // far above the others, which must not count as lagging
 	}
-	e := &endpoints{t: t}
+	var all []*proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) {
 		node := o.RPC[0]
 		o.RPC = nil
-		for i := range 3 {
-			e.all = append(e.all, e.open(node, ""))
-			o.RPC = append(o.RPC, e.all[i].URL())
+		for range 3 {
+			p, err := proxy.Open(proxy.Config{HTTP: node})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, p.Close()) })
+			// The rule only counts calls.
+			p.SetRules(proxy.Rule{Name: "used", Fault: proxy.Fault{Kind: proxy.Delay}, Methods: []string{
+				"eth_sendRawTransaction", "eth_getTransactionCount", "eth_estimateGas", "eth_feeHistory", "eth_getTransactionReceipt", "eth_getBalance",
+			}})
+			all = append(all, p)
+			o.RPC = append(o.RPC, p.URL())
 		}
 	})
 	f.commitUntil(f.send(), relayer.Confirmed)
@@ -70,22 +51,22 @@ func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
 			return h.Ready == ready && strings.Contains(h.Reason, reason)
 		}, 20*time.Second, 10*time.Millisecond)
 	}
-	e.move(0, foreign.URL())
+	all[0].SetNode(foreign.URL(), "")
 	becomes(true, "excluded: ")
-	used := e.all[0].Injected()["used"]
+	used := all[0].Injected()["used"]
 	f.commitUntil(f.send(), relayer.Confirmed)
-	require.Equal(t, used, e.all[0].Injected()["used"], "the foreign endpoint was used")
+	require.Equal(t, used, all[0].Injected()["used"], "the foreign endpoint was used")
 
-	e.move(1, foreign.URL())
+	all[1].SetNode(foreign.URL(), "")
 	becomes(false, "which is no majority")
-	e.move(1, f.chain.URL())
+	all[1].SetNode(f.chain.URL(), "")
 	becomes(true, "excluded: ")
 	require.Eventually(t, func() bool { return f.Client.Status().Endpoints[1].OK }, 20*time.Second, 10*time.Millisecond)
-	e.move(0, f.chain.URL())
+	all[0].SetNode(f.chain.URL(), "")
 	require.Eventually(t, func() bool { return f.Client.Status().Endpoints[0].OK }, 20*time.Second, 10*time.Millisecond)
-	used = e.all[0].Injected()["used"]
+	used = all[0].Injected()["used"]
 	f.commitUntil(f.send(), relayer.Confirmed)
-	require.Greater(t, e.all[0].Injected()["used"], used)
+	require.Greater(t, all[0].Injected()["used"], used)
 	f.settled()
 }
 

@@ -50,8 +50,14 @@ func (r *round) follow(ctx context.Context) error {
 // noTagInterval is how often a missing tag is logged.
 const noTagInterval = time.Minute
 
+// untaggedError means that an endpoint did not return the block of the configured finality.
+type untaggedError struct{ cause error }
+
+func (e *untaggedError) Error() string { return e.cause.Error() }
+func (e *untaggedError) Unwrap() error { return e.cause }
+
 // readFinal finds the newest final block: deep enough and, if a tag is configured, at or below the tagged block. Without
-// the tagged block nothing is final.
+// the tagged block nothing is final at this endpoint, and all else goes on.
 func (r *round) readFinal(ctx context.Context) error {
 	if r.final = 0; r.head.Number+1 > r.cfg.Confirmations {
 		r.final = r.head.Number + 1 - r.cfg.Confirmations
@@ -60,13 +66,14 @@ func (r *round) readFinal(ctx context.Context) error {
 		return nil
 	}
 	tagged, err := r.view.Tagged(ctx, r.cfg.Finality)
+	_, answered := errors.AsType[*evm.RPCError](err)
 	switch {
-	case errors.Is(err, evm.ErrMissing):
+	case answered || errors.Is(err, evm.ErrMissing):
 		if time.Since(r.noTag) > noTagInterval {
 			r.noTag = time.Now()
-			r.cfg.Log.Warn("node has no block of the configured finality: nothing is confirmed", "tag", r.cfg.Finality, "err", err)
+			r.cfg.Log.Warn("node has no block of the configured finality: nothing is confirmed by it", "tag", r.cfg.Finality, "err", err)
 		}
-		r.final = 0
+		r.final, r.untagged = 0, &untaggedError{err}
 		return nil
 	case err != nil:
 		return err
@@ -131,12 +138,14 @@ func (r *round) find(ctx context.Context) (blocks []store.Block, err error) {
 		if err != nil {
 			return nil, err
 		}
+		raced := false
 		if len(found) > 0 {
 			if err := r.restore(ctx, sought, found); err != nil {
 				return nil, err
 			}
 			r.addRevertData(ctx, found)
-			if err := r.cfg.Store.RecordMined(ctx, found); err != nil {
+			err := r.cfg.Store.RecordMined(ctx, found)
+			if raced = errors.Is(err, store.ErrRaced); err != nil && !raced {
 				return nil, err
 			}
 			r.freed = true
@@ -148,6 +157,11 @@ func (r *round) find(ctx context.Context) (blocks []store.Block, err error) {
 			}
 			r.cfg.Log.Debug("transactions mined", "count", len(found), "head", r.head.Number)
 		}
+		// A caller replaced contents after the search, so it is repeated: nothing else would search before the next head. This
+		// ends, because each replacement offers a tenth more, and the cap or the key's balance bounds that.
+		if raced {
+			continue
+		}
 		if len(found) < len(sought) || len(sought) < soughtLimit {
 			return blocks, r.checkUnexplainedNonces(ctx, sought, found)
 		}
@@ -156,10 +170,13 @@ func (r *round) find(ctx context.Context) (blocks []store.Block, err error) {
 
 // receipts returns the mined transactions among sought, in blocks that lead to the head.
 func (r *round) receipts(ctx context.Context, sought []store.MinedCandidate) ([]store.Mined, error) {
-	owner := map[common.Hash]uuid.UUID{}
+	owner, newest := map[common.Hash]uuid.UUID{}, map[uuid.UUID]common.Hash{}
 	for _, s := range sought {
 		for _, hash := range s.Hashes {
 			owner[hash] = s.ID
+		}
+		if len(s.Hashes) > 0 {
+			newest[s.ID] = s.Hashes[0] // the store lists the newest attempt first
 		}
 	}
 	times := map[common.Hash]time.Time{r.head.Hash: r.head.Time}
@@ -176,7 +193,7 @@ func (r *round) receipts(ctx context.Context, sought []store.MinedCandidate) ([]
 		}
 		found = append(found, store.Mined{
 			TxID: id, Hash: receipt.TxHash, BlockNumber: receipt.BlockNumber, BlockHash: receipt.BlockHash, BlockTime: times[receipt.BlockHash],
-			Succeeded: receipt.Succeeded, GasUsed: receipt.GasUsed, GasPrice: price,
+			Succeeded: receipt.Succeeded, GasUsed: receipt.GasUsed, GasPrice: price, Newest: newest[id],
 		})
 	}
 	if len(sought) > fewReceipts {
@@ -313,7 +330,8 @@ func (r *round) moveAnchor(ctx context.Context) error {
 		return nil
 	}
 	finalized, err := r.view.Tagged(ctx, "finalized")
-	if err != nil && !errors.Is(err, evm.ErrMissing) {
+	_, answered := errors.AsType[*evm.RPCError](err) // some chains answer so for each tag
+	if err != nil && !answered && !errors.Is(err, evm.ErrMissing) {
 		return err
 	}
 	if finalized.Number > 0 { // a chain that tags its genesis block has finalized nothing yet, or never does

@@ -58,7 +58,8 @@ func TestValidUntil_OriginalAtTheCap_IsHonored(t *testing.T) {
 	limit := big.NewInt(30_000_000_000)
 	f := setup(t, 1, withCap(limit))
 	before := f.balance(f.chain.Accounts[0].Address)
-	tx := f.atCap(limit, time.Now().Add(2*time.Second))
+	tx := f.atCap(limit, time.Now().Add(time.Hour))
+	f.expire(tx)
 	f.noopIsSent(tx)
 	f.commitUntil(tx, relayer.Expired)
 	require.Zero(t, f.balance(f.chain.Accounts[0].Address).Cmp(before))
@@ -86,10 +87,11 @@ func TestValidUntil_BaseFeeAboveTheCap_IsHonored(t *testing.T) {
 	f := setup(t, 1, withCap(big.NewInt(600_000_000)))
 	before := f.balance(f.chain.Accounts[0].Address)
 	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
-		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(2 * time.Second),
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(time.Hour),
 	}})
 	require.NoError(t, err)
 	f.Reaches(t, tx, relayer.Broadcasted)
+	f.expire(tx)
 	f.noopIsSent(tx) // each empty block lowers the base fee, so none is made before
 	f.commitUntil(tx, relayer.Expired)
 	require.Zero(t, f.balance(f.chain.Accounts[0].Address).Cmp(before))

@@ -71,12 +71,12 @@ type latestCalls struct {
 	at  chan time.Time
 }
 
-func (l *latestCalls) Latest(ctx context.Context) (tracker.View, error) {
+func (l *latestCalls) Latest(ctx context.Context, except ...string) (tracker.View, error) {
 	select {
 	case l.at <- time.Now():
 	case <-l.ctx.Done(): // the test is over
 	}
-	return l.Chain.Latest(ctx)
+	return l.Chain.Latest(ctx, except...)
 }
 
 // A head that was announced by another node than the queried one counts once. The queried node is queried again at growing

@@ -160,15 +160,17 @@ func TestLease_AnotherTookOver_BumpsAndExpires(t *testing.T) {
 	own.SetDown(true)
 	first := other.Reaches(t, other.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
 	expiring, err := other.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
-		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(time.Second),
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(time.Hour),
 	}})
 	require.NoError(t, err)
+	other.Reaches(t, expiring, relayer.Broadcasted)
+	f.expire(expiring)
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
 		return f.latest(first).Number > 1 && f.latest(expiring).Purpose == relayer.PurposeNoop
 	}, 30*time.Second, 200*time.Millisecond)
 	second.SetRules()
-	require.Equal(t, "second", holder())
+	require.Eventually(t, func() bool { return holder() == "second" }, 20*time.Second, 10*time.Millisecond)
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
 		now, err := other.Transaction(t.Context(), relayertest.PoolID, expiring.ID)
@@ -216,7 +218,7 @@ func TestLease_FollowerCannotSend_AnotherTakesOver(t *testing.T) {
 			holds("first")
 			var tx *relayer.Transaction
 			if name != "fees" {
-				require.Eventually(t, func() bool { return f.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+				f.becomesReady()
 				own.SetRules(rule)
 				tx = f.Send(t, f.chain.Accounts[0].Address, 1, nil)
 			}

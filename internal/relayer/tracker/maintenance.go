@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -515,7 +516,15 @@ func (r *round) bump(ctx context.Context, tx *relayer.Transaction, b blocked) er
 			return err
 		}
 	}
-	return r.outbid(ctx, tx, last.Number)
+	err = r.outbid(ctx, tx, last.Number)
+	// A node may have accepted the attempt and not forward it. Every bump reaches all nodes, and at the cap there is none. A
+	// resend to all nodes takes its place, and sets the pause until the next one.
+	if errors.Is(err, sender.ErrAtCap) && tx.Status == relayer.Broadcasted && !last.Paused && last.LastError != evm.FeeCapExceeded.String() {
+		r.cfg.Metrics.resends.Inc()
+		_, resent := r.cfg.Sender.Resend(ctx, attempts[len(attempts)-1:])
+		return cmp.Or(resent, err)
+	}
+	return err
 }
 
 // supersede signs the no-op of a transaction that must not be sent any more, unless another process has.

@@ -112,12 +112,12 @@ func TestDatabase_DoesNotRespond_RoundsAndSenderTimeOut(t *testing.T) {
 	server := testpostgres.Own(t)
 	reg := prometheus.NewRegistry()
 	f := setup(t, 1, func(o *relayertest.Options) {
-		o.DatabaseURL, o.Registry = server.URL()+"&statement_timeout=600&connect_timeout=1", reg
+		o.DatabaseURL, o.Registry = server.URL()+"&statement_timeout=5000&connect_timeout=5", reg
 	})
 	tx := f.send()
 	before := failedRounds(t, reg)
 	server.Pause()
-	require.Eventually(t, func() bool { return failedRounds(t, reg) > before+1 }, time.Minute, 20*time.Millisecond, "it hangs")
+	require.Eventually(t, func() bool { return failedRounds(t, reg) > before+1 }, 2*time.Minute, 20*time.Millisecond, "it hangs")
 	server.Resume()
 	f.chain.Commit()
 	f.Reaches(t, tx, relayer.Mined)

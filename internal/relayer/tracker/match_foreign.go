@@ -4,11 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"math/big"
-
-	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -19,20 +15,9 @@ import (
 // whose record of it was lost. Sending ours again under another nonce would execute it twice, which cannot be undone. A
 // block older than our row, or a hash that another row has, proves that the transaction is not ours.
 func (r *round) matchForeign(ctx context.Context, s store.MinedCandidate, used evm.Used) (bool, error) {
-	params, err := json.Marshal([]any{used.TxHash})
+	theirs, err := r.cfg.Chain.Transaction(ctx, used.TxHash)
 	if err != nil {
 		return false, err
-	}
-	answer, err := r.cfg.Chain.Call(ctx, "eth_getTransactionByHash", params)
-	if err != nil {
-		return false, err
-	}
-	theirs := new(types.Transaction)
-	if err := json.Unmarshal(answer, theirs); err != nil {
-		return false, fmt.Errorf("read transaction %s: %w", used.TxHash, err)
-	}
-	if theirs.Hash() != used.TxHash {
-		return false, fmt.Errorf("read transaction %s: the node gave another one", used.TxHash)
 	}
 	ours, err := r.cfg.Store.Transaction(ctx, s.ID)
 	if err != nil {

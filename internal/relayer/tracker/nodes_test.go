@@ -48,7 +48,7 @@ func TestTransactionsSettle_FirstEndpointFailsSomeMethods(t *testing.T) {
 			}
 			f.settled()
 			require.Positive(t, broken.Injected()[name])
-			require.True(t, f.Health().Ready, f.Health().Reason)
+			f.becomesReady()
 		})
 	}
 }
@@ -123,7 +123,7 @@ func TestRound_OnlyEndpointHidesReceipts_GoesOn(t *testing.T) {
 		f.commitTo(number, head)
 	}
 	require.Positive(t, node.Injected()["hidden"])
-	require.True(t, f.Health().Ready, f.Health().Reason)
+	f.becomesReady()
 	node.SetRules()
 	f.commitUntil(tx, relayer.Confirmed)
 	f.settled()

@@ -109,7 +109,7 @@ func TestOpenZeppelin681_NonceTooLowAsInternalError(t *testing.T) {
 	}
 	node.SetLag(0)
 	f.executedOnce(f.Relayer, txs)
-	require.True(t, f.Health().Ready, f.Health().Reason)
+	f.becomesReady()
 }
 
 // #683: the nonce counter was compared with the chain only at the start, and parallel increments could leave gaps. Here

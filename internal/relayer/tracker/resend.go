@@ -39,7 +39,7 @@ func (r *round) eager(ctx context.Context) ([]common.Address, error) {
 		now := conditions{balance: k.Balance, mined: r.sure[i]}
 		now.firstUnsent, now.unsent = first[k.Address]
 		r.observations.conditions[k.Address] = now
-		richer := was.balance != nil && now.balance != nil && now.balance.Cmp(was.balance) > 0
+		richer := now.balance != nil && (was.balance == nil || now.balance.Cmp(was.balance) > 0) // the first reading may show it
 		moved := now.mined > was.mined || was.unsent && now.unsent && now.firstUnsent > was.firstUnsent
 		if now.unsent && (everybody || seen && (richer || moved)) {
 			keys = append(keys, k.Address)

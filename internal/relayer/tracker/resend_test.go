@@ -204,18 +204,33 @@ func paused(o *relayertest.Options) {
 	o.Sender = func(c *sender.Config) { c.Pause, c.MaxPause = time.Minute, time.Minute }
 }
 
+// The funding may also be in the first balance that is read.
 func TestResend_KeyIsFunded_AtOnce(t *testing.T) {
-	var node *proxy.Proxy
-	f := setup(t, 1, paused, func(o *relayertest.Options) {
-		node = before(t, o)
-		node.SetRules(refused(lacksFunds))
-		o.KeyMonitor = func(c *keymonitor.Config) { c.Refusals = 1000 }
-	})
-	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
-	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 20*time.Second, 10*time.Millisecond)
-	node.SetRules()
-	f.chain.Fund(testchain.Ether(1), f.ring.Addresses()...)
-	f.Reaches(t, tx, relayer.Broadcasted)
+	unread := proxy.Rule{Name: "unread", Methods: []string{"eth_getBalance"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: "busy"}}
+	round := proxy.Rule{Name: "round", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Delay}} // it only counts
+	for name, rules := range map[string][]proxy.Rule{
+		"after a reading":      {refused(lacksFunds), round},
+		"in the first reading": {refused(lacksFunds), round, unread},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var node *proxy.Proxy
+			f := setup(t, 1, paused, func(o *relayertest.Options) {
+				node = before(t, o)
+				node.SetRules(rules...)
+				o.KeyMonitor = func(c *keymonitor.Config) { c.Refusals = 1000 }
+			})
+			tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+			require.Eventually(t, func() bool {
+				now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
+				return err == nil && now.StatusReason != ""
+			}, 20*time.Second, 10*time.Millisecond, "the refusal is recorded")
+			rounds := node.Injected()["round"]
+			require.Eventually(t, func() bool { return node.Injected()["round"] > rounds+4 }, 20*time.Second, 10*time.Millisecond)
+			node.SetRules()
+			f.chain.Fund(testchain.Ether(1), f.ring.Addresses()...)
+			f.Reaches(t, tx, relayer.Broadcasted)
+		})
+	}
 }
 
 func TestResend_FeesFall_AtOnce(t *testing.T) {

@@ -3,7 +3,6 @@ package tracker
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,7 +12,9 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -39,12 +40,14 @@ type View interface {
 
 // Chain is the part of the nodes' client that a Tracker uses.
 type Chain interface {
-	Latest(context.Context) (View, error)
+	// Latest fails with [evm.ErrNoEndpoint] if there are no endpoints but the excepted ones.
+	Latest(ctx context.Context, except ...string) (View, error)
 	Next(ctx context.Context, after common.Hash) (evm.Header, error)
 	Fees(context.Context) (evm.Fees, error)
 	Counts(ctx context.Context, block common.Hash, addrs []common.Address) []evm.Counts
 	Anchors(ctx context.Context, number uint64, stragglers time.Duration) []evm.Anchor
-	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+	// Transaction fails unless an endpoint returns the transaction.
+	Transaction(context.Context, common.Hash) (*types.Transaction, error)
 }
 
 // Nodes returns a Chain that uses a client.
@@ -52,8 +55,8 @@ func Nodes(c *evm.Client) Chain { return nodes{c} }
 
 type nodes struct{ *evm.Client }
 
-func (n nodes) Latest(ctx context.Context) (View, error) {
-	v, err := n.Client.Latest(ctx)
+func (n nodes) Latest(ctx context.Context, except ...string) (View, error) {
+	v, err := n.Client.Latest(ctx, except...)
 	if err != nil {
 		return nil, err // not a nil *evm.View in an interface
 	}
@@ -357,40 +360,48 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 	<-ctx.Done()
 }
 
-// round reads the chain, updates the store to it, and starts maintenance. If its endpoint does not respond, it repeats the
-// whole round with another one, because reads of two endpoints need not agree. It tries each endpoint once. If none returns
-// its newest block, the round fails.
+// round reads the chain, updates the store to it, and starts maintenance. If that fails at its endpoint, it repeats the
+// whole round with another one, because reads of two endpoints need not agree. It tries each endpoint once, whether or not
+// the client records the failure. If none is left, the round fails.
 //
-// A round whose endpoint hides a receipt is complete. It is repeated as well, because another endpoint may return the
-// receipt.
+// A round whose endpoint hides a receipt, or has no block of the configured finality, is complete. It is repeated as well,
+// because another endpoint may return the receipt or the block.
 func (t *Tracker) round(ctx context.Context) error {
 	var failed error
 	var complete evm.Header // the head of the complete round
 	var receiptAt uint64    // the block whose receipt its endpoint hides
-	for tried := map[string]bool{}; ; {
+	for tried := []string(nil); ; {
 		// The keys are read first, because decisions based on the view are valid in the generation that was recorded before it.
 		all, err := t.cfg.Store.Keys(ctx)
 		if err != nil {
 			return err
 		}
-		view, err := t.cfg.Chain.Latest(ctx)
-		if err != nil || tried[view.Endpoint()] || view.Header().Number < receiptAt {
-			if complete.IsZero() {
-				return cmp.Or(err, failed)
+		view, err := t.cfg.Chain.Latest(ctx, tried...)
+		if err != nil || view.Header().Number < receiptAt {
+			switch {
+			case !complete.IsZero():
+				t.last = complete
+				return nil
+			case failed != nil && errors.Is(err, evm.ErrNoEndpoint):
+				return failed
+			default:
+				return errors.Join(failed, err)
 			}
-			t.last = complete
-			return nil
 		}
-		tried[view.Endpoint()] = true
+		tried = append(tried, view.Endpoint())
 		failed = t.roundFrom(ctx, view, all)
 		hidden, hides := errors.AsType[*hiddenReceiptError](failed)
-		switch {
-		case hides:
-			complete, t.last = t.last, evm.Header{} // the next endpoint processes the same head, or one shortly before it
+		_, untagged := errors.AsType[*untaggedError](failed)
+		if hides {
 			receiptAt = hidden.block
+		}
+		switch {
+		case hides || untagged:
+			complete, t.last = t.last, evm.Header{} // the next endpoint processes the same head, or one shortly before it
 		case failed == nil || ctx.Err() != nil:
 			return failed
-		case evm.IsNoAnswer(failed) || errors.Is(failed, evm.ErrStale):
+		case !atAnyEndpoint(failed):
+			t.cfg.Log.Debug("the round failed at an endpoint", "endpoint", view.Endpoint(), "err", failed)
 		case complete.IsZero():
 			return failed
 		default:
@@ -399,6 +410,18 @@ func (t *Tracker) round(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// atAnyEndpoint reports whether a round fails in the same way at any endpoint: the database rejects a statement, or the
+// chain has another history, about which the majority of the endpoints decides. A lost connection to the database is found
+// when the keys are read again.
+func atAnyEndpoint(err error) bool {
+	if evm.IsNoAnswer(err) || errors.Is(err, evm.ErrStale) {
+		return false
+	}
+	_, rejected := errors.AsType[*pgconn.PgError](err)
+	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
+	return rejected || unconnected || errors.Is(err, errForeign)
 }
 
 // roundFrom runs a round on one endpoint's view.
@@ -441,10 +464,7 @@ func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) 
 	} else if r.freed { // queued transactions should be in the next block
 		t.startMaintenance(ctx, r.dispatchQueued)
 	}
-	if err == nil {
-		return r.hidden
-	}
-	return err
+	return cmp.Or(err, r.hidden, r.untagged)
 }
 
 // recoveryInterval bounds how often rounds that fail and succeed in turn have all rejected transactions sent again at once. The pauses of
@@ -512,6 +532,7 @@ type round struct {
 	final        uint64                        // number of the newest final block; 0 while there is none
 	recovered    bool                          // rounds failed before this one
 	hidden       error                         // a hiddenReceiptError, if the endpoint hides a receipt
+	untagged     error                         // an untaggedError, if the endpoint has no block of the configured finality
 	observations *observations
 }
 

@@ -83,6 +83,18 @@ func (f *fixture) head() common.Hash {
 	return h.Hash()
 }
 
+// becomesReady waits until the relayer is ready: a health check may take long on a busy machine.
+func (f *fixture) becomesReady() {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { return f.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+}
+
+// expire ends a transaction's validity now. A short one could end before the transaction is accepted.
+func (f *fixture) expire(tx *relayer.Transaction) {
+	f.t.Helper()
+	f.exec(`UPDATE relayer_txs SET valid_until = now() WHERE id = $1`, tx.ID)
+}
+
 // settled requires every key to have nothing pending, and the chain's count as next_nonce.
 func (f *fixture) settled() {
 	f.t.Helper()
@@ -173,9 +185,11 @@ func TestValidUntil_PassesBeforeMined_NoopTakesTheNonce(t *testing.T) {
 	to := f.chain.Accounts[0].Address
 	before := f.balance(to)
 	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
-		To: &to, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(time.Second),
+		To: &to, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(time.Hour),
 	}})
 	require.NoError(t, err)
+	f.Reaches(t, tx, relayer.Broadcasted)
+	f.expire(tx)
 	require.Eventually(t, func() bool {
 		attempts, err := f.Store.Attempts(t.Context(), tx.ID)
 		if err != nil || len(attempts) == 0 || attempts[len(attempts)-1].Purpose != relayer.PurposeNoop {
