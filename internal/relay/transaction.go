@@ -53,8 +53,10 @@ type Transaction struct {
 	Route
 	Hash        *common.Hash // nil until the relayer has signed it
 	Traceparent string       // W3C trace context of the request; may be empty
-	// Withdrawn is how many relayers have canceled it at our request.
-	Withdrawn int
+	// Withdrawn is how many relayers that had accepted it do not have it any more, and WithdrawnFrom is the scope from which the
+	// reconciler withdrew it last.
+	Withdrawn     int
+	WithdrawnFrom string
 
 	CreatedAt   time.Time
 	SubmittedAt time.Time // zero: not accepted by a relayer yet

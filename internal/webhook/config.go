@@ -62,6 +62,7 @@ type tuning struct {
 	maxPause            time.Duration
 	maintenanceInterval time.Duration // between two runs of maintain's work
 	drainTimeout        time.Duration // how long attempts may continue after Run's context ends
+	shutdownTimeout     time.Duration // limits database access while the process stops
 	resolver            *net.Resolver
 	jitter              func() float64 // in [0, 1)
 	sentAfter           func(c *claim) // called between the target's answer and its settlement

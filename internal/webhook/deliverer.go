@@ -23,6 +23,7 @@ func (t tuning) withDefaults(timeout time.Duration) tuning {
 	t.maxPause = cmp.Or(t.maxPause, 30*time.Second)
 	t.maintenanceInterval = cmp.Or(t.maintenanceInterval, 15*time.Second)
 	t.drainTimeout = cmp.Or(t.drainTimeout, 5*time.Second)
+	t.shutdownTimeout = cmp.Or(t.shutdownTimeout, 3*time.Second)
 	if t.jitter == nil {
 		t.jitter = rand.Float64
 	}
@@ -30,8 +31,6 @@ func (t tuning) withDefaults(timeout time.Duration) tuning {
 }
 
 const (
-	// shutdownTimeout limits database access while the process stops.
-	shutdownTimeout = 3 * time.Second
 	// maxTurn limits a turn. It is above the server's statement timeout, and applies if the server is unreachable.
 	maxTurn = 20 * time.Second
 	// maxDBBackoff limits the pause between two turns while the database is unavailable.
@@ -97,7 +96,7 @@ func (d *Deliverer) Run(ctx context.Context) error {
 	defer abandon(errStopped)
 	turns, endTurns := context.WithCancel(context.WithoutCancel(ctx))
 	defer endTurns()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(shutdownTimeout, endTurns) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(d.cfg.tuning.shutdownTimeout, endTurns) })()
 	var maintenance sync.WaitGroup
 	maintenance.Go(func() { d.maintain(ctx) })
 	d.loop(ctx, turns, requests)
@@ -321,7 +320,7 @@ func (d *Deliverer) stop(abandon context.CancelCauseFunc) {
 	if len(d.settled) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.tuning.shutdownTimeout)
 	defer cancel()
 	if _, _, _, err := d.syncBatch(ctx, d.settled, nil); err != nil {
 		d.log.Warn("webhooks will be repeated: what was delivered could not be noted", "count", len(d.settled), "err", err)

@@ -40,7 +40,7 @@ func settings(targets ...Target) Config {
 		Targets: targets, AllowPrivate: true, Timeout: 10 * time.Second,
 		tuning: tuning{
 			poll: 20 * time.Millisecond, minInterval: time.Millisecond,
-			backoff: 10 * time.Millisecond, pause: 10 * time.Millisecond, maxPause: 50 * time.Millisecond,
+			backoff: 10 * time.Millisecond, pause: 10 * time.Millisecond, maxPause: 50 * time.Millisecond, shutdownTimeout: time.Minute,
 		},
 	}
 }

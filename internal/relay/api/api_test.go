@@ -266,7 +266,7 @@ func codes(r route) []string {
 	case "/relay/status/{id}":
 		all = append(all, "404")
 	case "/relay/transactions":
-		all = append(all, "400")
+		all = append(all, "400", "429")
 	}
 	return all
 }

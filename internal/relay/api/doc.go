@@ -9,5 +9,6 @@
 // A client sees its own transactions only. A webhook needs a valid signature over its raw body; otherwise it gets a 401 and
 // changes nothing.
 //
-// Rates are limited for each process and client; they are not shared between processes.
+// Rates are limited for each process and client; they are not shared between processes. A process answers four lists of
+// transactions at once. A list that waits for a second gets a 429.
 package api

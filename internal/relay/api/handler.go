@@ -73,6 +73,9 @@ type Handler struct {
 
 	started atomic.Pointer[parts] // nil until Start
 
+	lists             chan struct{} // holds one element for each list of transactions that is answered
+	slowReaderTimeout time.Duration // for a list
+
 	mu      sync.Mutex // guards the buckets
 	global  *rate.Limiter
 	clients map[string]*rate.Limiter // one for each name of a key
@@ -104,6 +107,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 	h := &Handler{
 		cfg: cfg, keys: keys, log: cfg.Logger.With("component", "api"), metrics: newMetrics(cfg.Registerer), mux: http.NewServeMux(),
 		global: cfg.Global.Bucket(), clients: map[string]*rate.Limiter{},
+		lists: make(chan struct{}, maxLists), slowReaderTimeout: slowReaderTimeout,
 	}
 	for _, r := range routes {
 		pattern := r.method + " " + r.path

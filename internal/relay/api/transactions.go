@@ -100,6 +100,11 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	leave, err := h.takeList(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	want := f.Limit
 	f.Limit++ // the one more tells whether there is another page
 	found, err := c.store.List(ctx, f)
@@ -114,7 +119,7 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 	for _, tx := range found {
 		p.Transactions = append(p.Transactions, viewOf(tx))
 	}
-	answer(c.w, http.StatusOK, p)
+	h.answerList(c.w, p)
 	return nil
 }
 

@@ -50,6 +50,8 @@ type Want struct {
 	Exclude []string
 	// Keyed excludes relayers without idempotency keys.
 	Keyed bool
+	// Avoid is a scope that the relayer must not have; "" excludes none.
+	Avoid string
 }
 
 // Choice is a chosen relayer. Done must be called: with the result of the submission, or with nil if there was none.
@@ -202,7 +204,7 @@ func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, m queue
 	d := &delivery{}
 	verdict := queue.Later(shortestPause)
 	for range triesPerMessage {
-		choice, ok := c.choose(ctx, draining, d.tried)
+		choice, ok := c.choose(ctx, draining, d)
 		if !ok {
 			// A row that an earlier attempt has begun needs a relayer of its scope, so there is nothing to do for it either.
 			c.metrics.waits.WithLabelValues("no relayer").Inc()
@@ -221,13 +223,19 @@ func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, m queue
 	return verdict
 }
 
-// delivery is one delivery of a message: the relayers that did not take its transaction, and those among them that rejected it.
-type delivery struct{ tried, rejected []string }
+// delivery is one delivery of a message.
+type delivery struct {
+	tried    []string // relayers that did not take its transaction
+	rejected []string // those among them that rejected it
+	avoid    string   // the scope that it was withdrawn from
+}
+
+func (d *delivery) want() Want { return Want{Exclude: d.tried, Avoid: d.avoid} }
 
 // choose chooses a relayer. If there is none at all, it waits for one.
-func (c *Consumer) choose(ctx context.Context, draining <-chan struct{}, tried []string) (Choice, bool) {
-	choice, ok := c.cfg.Relayers.Choose(Want{Exclude: tried})
-	if ok || len(tried) > 0 {
+func (c *Consumer) choose(ctx context.Context, draining <-chan struct{}, d *delivery) (Choice, bool) {
+	choice, ok := c.cfg.Relayers.Choose(d.want())
+	if ok || len(d.tried) > 0 {
 		return choice, ok
 	}
 	limit := time.NewTimer(patience)
@@ -274,10 +282,19 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *
 		return queue.Later(max(time.Until(begun.Until), 100*time.Millisecond)), false
 	case store.Blocked:
 		c.metrics.waits.WithLabelValues("unresolved call").Inc()
-		if keyed, ok := c.cfg.Relayers.Choose(Want{Keyed: true, Exclude: d.tried}); ok {
+		want := d.want()
+		want.Keyed = true
+		if keyed, ok := c.cfg.Relayers.Choose(want); ok {
 			return c.attempt(ctx, id, keyed, d)
 		}
 		return queue.Later(afterBlocked), false
+	case store.Avoided:
+		d.avoid = s.tx.WithdrawnFrom
+		if other, ok := c.cfg.Relayers.Choose(d.want()); ok {
+			return c.attempt(ctx, id, other, d)
+		}
+		c.metrics.waits.WithLabelValues("no relayer of another scope").Inc()
+		return queue.Later(pause(s.tx.CreatedAt)), false
 	case store.Missing:
 		return queue.Dead("there is no such transaction"), false
 	default: // settled

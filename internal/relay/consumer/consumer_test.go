@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"runtime"
 	"sync"
@@ -75,7 +76,7 @@ func TestConsumer_HandlerPanics_FailsTheMessageAlone(t *testing.T) {
 		}
 	}
 	ids := []uuid.UUID{w.post(1), w.post(1), w.post(2)}
-	w.consume()
+	w.consume(func(c *Config) { c.Lease = 4 * time.Second }) // one transaction is resumed only after it
 	for _, id := range ids {
 		w.reaches(id, relay.Submitted)
 	}
@@ -95,7 +96,11 @@ func TestConsumer_RelayerDiesBeforeItsAnswer_IsOneTransaction(t *testing.T) {
 			t.Parallel()
 			pool := upstreamtest.NewPool()
 			dies, other := ours(t, pool), ours(t, pool)
-			w := setup(t, dies, other)
+			limit := 30 * time.Second
+			if name == "hangs" {
+				limit = time.Second
+			}
+			w := setupLimited(t, limit, dies, other)
 			dies.Fail(upstreamtest.Submit, func(c *upstreamtest.Call) {
 				w.fleet.remove(dies)
 				fault(c)
@@ -123,7 +128,11 @@ func TestConsumer_UnknownOutcome_NoOtherScope(t *testing.T) {
 	id := w.post(1)
 	w.consume()
 	for range 3 {
-		<-calls
+		select {
+		case <-calls:
+		case <-time.After(40 * time.Second):
+			require.FailNow(t, "the first relayer is not asked again")
+		}
 	}
 	require.Empty(t, stranger.Transactions())
 	first.Fail(upstreamtest.Submit, nil)
@@ -158,6 +167,37 @@ func TestConsumer_NotDone_NextRelayer(t *testing.T) {
 			history, err := w.History(t.Context(), tx.ID)
 			require.NoError(t, err)
 			require.Len(t, history, 5, "queued, submitting, queued, submitting, submitted")
+		})
+	}
+}
+
+// A message waits as long as the relayer asks for, with a bound, unless another one may be available earlier.
+func TestHandle_TooManyRequests_WaitsAsAsked(t *testing.T) {
+	for name, c := range map[string]struct {
+		after   string // seconds
+		another bool   // it is away for a moment
+		want    time.Duration
+	}{
+		"the only relayer, for seconds":        {after: "4", want: 4 * time.Second},
+		"the only relayer, until midnight":     {after: "86400", want: longestPause},
+		"another relayer is away for a moment": {after: "86400", another: true, want: shortestPause},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			busy, away := ours(t, nil), ours(t, nil)
+			relayers := []*upstreamtest.Relayer{busy}
+			if c.another {
+				relayers = append(relayers, away)
+			}
+			w := setup(t, relayers...)
+			w.fleet.remove(away)
+			busy.Fail(upstreamtest.Submit, upstreamtest.Respond(http.StatusTooManyRequests, `{}`, "Retry-After", c.after))
+			consumer := New(Config{Store: w.Store, Relayers: w.fleet, Logger: slog.New(slog.DiscardHandler)})
+			verdict := consumer.handle(t.Context(), nil, queue.Message{ID: w.post(1)})
+			require.Equal(t, queue.KindLater, verdict.Kind)
+			require.InDelta(t, c.want, verdict.Delay, float64(2*time.Second), "a starved machine makes the transaction older")
+			require.LessOrEqual(t, verdict.Delay, longestPause)
+			require.Equal(t, 1, busy.Calls(upstreamtest.Submit))
 		})
 	}
 }
@@ -281,6 +321,30 @@ func TestConsumer_BlockedCall_TriesEachRelayerOnce(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(tx.CreatedAt), time.Second, "a delivery each")
 	keyed.Fail(upstreamtest.Submit, nil)
 	require.Equal(t, keyed.URL(), w.reaches(blocked, relay.Submitted).Relayer)
+}
+
+// A transaction that was withdrawn from a relayer that sends nothing does not return there while another scope may take it.
+func TestConsumer_Withdrawn_GoesToAnotherScope(t *testing.T) {
+	t.Parallel()
+	swallows := ours(t, nil)
+	other := upstreamtest.Start(t, upstreamtest.Options{Key: key, Scope: "fedcba9876543210"})
+	w := setup(t, swallows, other)
+	swallows.Fail(upstreamtest.Submit, upstreamtest.AcceptAndForget)
+	w.fleet.remove(other)
+	w.consume()
+	first := w.reaches(w.post(1), relay.Submitted)
+	require.Equal(t, swallows.URL(), first.Relayer)
+	ok, err := w.Withdraw(t.Context(), first.ID, first.RelayerTx)
+	require.NoError(t, err)
+	require.True(t, ok)
+	_, err = w.Apply(t.Context(), []relay.Update{{RelayerTx: first.RelayerTx, Status: relay.Canceled, At: time.Now()}})
+	require.NoError(t, err)
+
+	require.Eventually(t, func() bool { return w.fleet.avoided.Load() >= 2 }, 40*time.Second, 10*time.Millisecond, "two deliveries")
+	require.Equal(t, relay.Queued, w.reaches(first.ID, relay.Queued).Status)
+	w.fleet.restore() // the first choice is still the one that sends nothing
+	require.Equal(t, other.URL(), w.reaches(first.ID, relay.Submitted).Relayer)
+	require.Len(t, swallows.Transactions(), 1)
 }
 
 // A relayer without idempotency that accepted and did not answer: the transaction is found, or parked, never posted again.
@@ -453,20 +517,19 @@ func TestConsumer_Request_EndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	w := setup(t, ours(t, nil))
 	var first sync.Once
-	ended := make(chan time.Duration, 1)
+	ended := make(chan error, 1)
 	w.fleet.slow = func(ctx context.Context) {
 		first.Do(func() {
-			began := time.Now()
 			select {
 			case <-ctx.Done():
-			case <-time.After(time.Minute):
+			case <-time.After(20 * time.Second):
 			}
-			ended <- time.Since(began)
+			ended <- ctx.Err()
 		})
 	}
 	id := w.post(1)
-	w.consume(func(c *Config) { c.Lease = time.Second })
-	require.Less(t, <-ended, 10*time.Second)
+	w.consume(func(c *Config) { c.Lease = 2 * time.Second })
+	require.ErrorIs(t, <-ended, context.DeadlineExceeded)
 	w.reaches(id, relay.Submitted)
 }
 

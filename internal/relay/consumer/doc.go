@@ -17,7 +17,8 @@
 // Without a scope the consumer looks for the transaction by receiver, value, data and time. One match is adopted. If there
 // is none for longer than a request can take, or more than one, the transaction is parked as unknown for an operator.
 //
-// A transaction is never posted to a relayer of another scope while the first may have it.
+// A transaction is never posted to a relayer of another scope while the first may have it. One that the reconciler has withdrawn
+// from a scope is posted to no relayer of that scope for five minutes: if there is no other one, its message comes again.
 //
 // # What is not guaranteed
 //

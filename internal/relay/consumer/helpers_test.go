@@ -38,10 +38,16 @@ type world struct {
 
 func setup(t *testing.T, relayers ...*upstreamtest.Relayer) *world {
 	t.Helper()
+	return setupLimited(t, 30*time.Second, relayers...)
+}
+
+// setupLimited is setup with a limit of the requests that submit.
+func setupLimited(t *testing.T, limit time.Duration, relayers ...*upstreamtest.Relayer) *world {
+	t.Helper()
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
 	w := &world{t: t, db: db, relayers: relayers, Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL}), fleet: &fixedFleet{}}
 	for _, r := range relayers {
-		client, err := upstream.New(upstream.Config{URL: r.URL(), Key: key, SubmitTimeout: 300 * time.Millisecond})
+		client, err := upstream.New(upstream.Config{URL: r.URL(), Key: key, SubmitTimeout: limit})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, client.Close()) })
 		info, err := client.Discover(t.Context())
@@ -75,6 +81,7 @@ type fixedFleet struct {
 	members []member
 	away    map[string]bool // by URL
 	asked   atomic.Int64
+	avoided atomic.Int64          // choices that exclude a scope
 	inUse   atomic.Int64          // choices whose Done was not called
 	slow    func(context.Context) // called before each submission, if set, with its context
 }
@@ -92,10 +99,14 @@ func (s slowed) Submit(ctx context.Context, sub upstream.Submission) upstream.Re
 
 func (f *fixedFleet) Choose(w Want) (Choice, bool) {
 	f.asked.Add(1)
+	if w.Avoid != "" {
+		f.avoided.Add(1)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
-		if f.away[m.route.URL] || slices.Contains(w.Exclude, m.route.Relayer) || w.Resume && m.route.Scope != w.Scope || w.Keyed && m.route.Scope == "" {
+		if f.away[m.route.URL] || slices.Contains(w.Exclude, m.route.Relayer) || w.Resume && m.route.Scope != w.Scope || w.Keyed && m.route.Scope == "" ||
+			w.Avoid != "" && m.route.Scope == w.Avoid {
 			continue
 		}
 		f.inUse.Add(1)
@@ -146,7 +157,7 @@ func (f *fixedFleet) restore() {
 // queue returns the queue.
 func (w *world) queue() *table.Queue {
 	w.t.Helper()
-	q, err := table.New(w.db, queue.Config{Visibility: 2 * time.Second})
+	q, err := table.New(w.db, queue.Config{Visibility: 10 * time.Second})
 	require.NoError(w.t, err)
 	return q
 }
@@ -155,7 +166,7 @@ func (w *world) queue() *table.Queue {
 func (w *world) consume(edit ...func(*Config)) (stop func()) {
 	w.t.Helper()
 	q := w.queue()
-	cfg := Config{Queue: q, Store: w.Store, Relayers: w.fleet, Logger: slog.New(slog.DiscardHandler), Settled: 2 * time.Second, Lease: 4 * time.Second}
+	cfg := Config{Queue: q, Store: w.Store, Relayers: w.fleet, Logger: slog.New(slog.DiscardHandler), Settled: 2 * time.Second, Lease: 20 * time.Second}
 	for _, e := range edit {
 		e(&cfg)
 	}

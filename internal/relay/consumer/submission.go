@@ -75,7 +75,12 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		if resumed { // it proves nothing about the earlier request
 			return s.release(ctx, max(afterUnknown, result.RetryAfter)), false
 		}
-		return s.requeue(ctx, choice.Route, result.Reason)
+		v, next = s.requeue(ctx, choice.Route, result.Reason)
+		if next && result.Busy && !s.cfg.Relayers.Besides(s.tried) {
+			// Otherwise another consumer asks the relayer earlier than it allows, and then passes it over for all other transactions.
+			v = queue.Later(min(max(v.Delay, result.RetryAfter), longestPause))
+		}
+		return v, next
 	case upstream.Unknown:
 		if result.KeyReused || result.Code == http.StatusGone { // no repetition tells more
 			return s.park(ctx, result.Reason), false
@@ -88,6 +93,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 // othersAsked reports whether other relayers are asked before a transaction fails that this one has rejected: it may lack the money, or
 // its own settings may not allow the receiver. Without a scope it shares nothing with others, and one that is only away is waited for.
 // After an earlier request to the scope no other one may get the transaction: the relayer may have checked it before it looked for the key.
+// One that this delivery has to avoid counts as another one: it can be asked after [store.AvoidedFor] at the latest.
 func (s *submission) othersAsked(rejected relay.Route, resumed bool) bool {
 	if len(s.rejected) >= triesPerMessage || resumed && rejected.Scope != "" {
 		return false

@@ -51,7 +51,9 @@ func TestConsumer_LostBetweenPostAndStore_IsOneTransaction(t *testing.T) {
 		time.AfterFunc(500*time.Millisecond, func() { close(release) }) // a consumer that did not wait would have ended
 		require.Eventually(t, func() bool { return consumer.Running() != nil }, patience, 10*time.Millisecond)
 		require.Contains(t, consumer.Running().Error(), "exit status 0")
-		w.submitted("tx", time.Second)
+		var tx transaction // stored before it ended
+		require.Equal(t, http.StatusOK, w.call(http.MethodGet, "/api/v1/relay/status/tx", nil, &tx))
+		require.Equal(t, "submitted", tx.Status)
 		w.isOne("its answer was stored")
 		require.Equal(t, 1, w.relayer.Calls(upstreamtest.Submit))
 	})

@@ -25,8 +25,9 @@
 //	          of all relayers' in seconds, so that a slow one is tried again, and an overloaded one is not preferred because
 //	          nothing is measured there.
 //	failures  Recent success. A relayer that fails every second request, which closes its breaker each time, is expensive. So is one
-//	          that rejects requests: its own account, policy or settings may be the reason. The more it rejects in a row, the
-//	          longer it stays expensive, so that it gets little also beside relayers that take seconds.
+//	          that rejects requests, or answers 503 because no key can pay for them: its own account, policy or settings may be the
+//	          reason. The more it rejects in a row, the longer it stays expensive, so that it gets little also beside relayers that
+//	          take seconds. One whose idempotency scope has changed is forgiven after seconds.
 //	silence   How many of its unmined transactions have no hash after some seconds, or are not among those that it counts as
 //	          pending, for each one that has or is: few are chance, and one that counts none loses to others with hundreds.
 //	          Both readings begin together, because transactions are accepted and mined between two moments.
@@ -34,8 +35,9 @@
 //	          transactions stays expensive for about a minute after it has too few of them for a comparison.
 //
 // Paused and disabled relayers are passed over, and so are those whose breaker is open. One fault opens it, at first for a
-// second, then for twice as long each time up to half a minute. Then one request is tried. A relayer that asks for a pause
-// by Retry-After gets it.
+// second, then for twice as long each time up to half a minute. Then one request is tried. A relayer that is at its limit (425,
+// 429) is passed over for a second. Retry-After of such an answer, or of a fault, prolongs the pause to half a minute at most. After
+// any other answer Retry-After pauses nothing.
 //
 // # What is not guaranteed
 //

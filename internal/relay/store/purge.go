@@ -9,14 +9,17 @@ import (
 )
 
 // Purge deletes up to limit transactions that have been final for longer than history, with their history and their webhooks, and
-// returns their number. If that is limit, there may be others. A transaction is kept while its webhooks are being delivered. The
-// client may use the id and the idempotency key of a deleted one again. Several processes may call it at the same time.
+// returns their number. If that is limit, there may be others. A transaction is kept while its webhooks are being delivered, and
+// while one of them is a dead letter, which an operator may replay. The client may use the id and the idempotency key of a deleted one
+// again. Several processes may call it at the same time.
 func (s *Store) Purge(ctx context.Context, history time.Duration, limit int) (deleted int, err error) {
 	// Ids begin with the time of their creation, by the clock of an API, so that the primary key finds the oldest ones. The database's
-	// clock decides.
+	// clock decides. Each state of a delivery has a condition of its own, because each has an index of its own. One condition for both
+	// could use neither, and would read delivered ones.
 	err = s.db.QueryRow(ctx, `WITH old AS (
 			DELETE FROM relay_transactions WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions t WHERE id < $1 AND NOT open AND updated_at < now() - $3::interval
 				AND NOT EXISTS (SELECT FROM relay_deliveries d WHERE d.subject = t.id AND d.state = 'due')
+				AND NOT EXISTS (SELECT FROM relay_deliveries d WHERE d.subject = t.id AND d.state = 'dead_letter')
 				ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING id
 		), changes AS (DELETE FROM relay_history WHERE tx = ANY(ARRAY(SELECT id FROM old))
 		), sent AS (DELETE FROM relay_deliveries WHERE subject = ANY(ARRAY(SELECT id FROM old)))

@@ -73,7 +73,8 @@ func applySQL(enqueueRequeued string) string {
 		), requeued AS (
 			UPDATE relay_transactions t SET status = 'queued', status_reason = 'withdrawn from ' || t.relayer, relayer = '', relayer_url = '',
 				relayer_id = '', scope = '', relayer_tx = NULL, tx_hash = NULL, reported_revision = 0, reported_at = '-infinity', outstanding = false,
-				submitted_at = NULL, withdrawing = false, withdrawn = t.withdrawn + 1, revision = t.revision + 1, updated_at = now(),
+				submitted_at = NULL, withdrawing = false, withdrawn = t.withdrawn + 1,
+				withdrawn_from = t.scope, withdrawn_at = now(), revision = t.revision + 1, updated_at = now(),
 				check_at = now() + $1::interval, checks = 0
 			FROM locked l WHERE t.id = l.id AND l.visible AND l.withdrawn RETURNING t.*
 		), queue AS (` + enqueueRequeued + `), applied AS (

@@ -45,11 +45,22 @@ const (
 	Held
 	// Blocked: the chosen relayer has no idempotency keys, and may have another call with the same effect.
 	Blocked
+	// Avoided: the transaction was withdrawn from the chosen relayer's scope within AvoidedFor.
+	Avoided
 	// Settled: there is nothing to submit, because a relayer has accepted the transaction, an operator decides, or it is final.
 	Settled
 	// Missing: there is no such transaction.
 	Missing
 )
+
+// AvoidedFor is how long a transaction is not given to the scope from which it was withdrawn. A relayer that sends nothing looks idle
+// once everything was withdrawn from it. The limit is for the case that it recovers, and no other one takes the transaction.
+const AvoidedFor = 5 * time.Minute
+
+// avoided is the condition for a queued row t, a scope and the parameter that has AvoidedFor.
+func avoided(scope, limit string) string {
+	return `coalesce(t.withdrawn_from = ` + scope + ` AND t.withdrawn_at > now() - ` + limit + `::interval, false)`
+}
 
 // Begin takes the leases of transactions and stores the chosen relayers of those that are queued. It returns a result for
 // each Start. A queued gasless transaction whose deadline has passed expires instead: its forwarder would revert it.
@@ -65,7 +76,8 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			SELECT DISTINCT ON (id) * FROM unnest($1::uuid[], $2::uuid[], $3::interval[], $4::text[], $5::text[], $6::text[], $7::text[])
 				AS a (id, holder, lease, relayer, url, relayer_id, scope) ORDER BY id
 		), free AS MATERIALIZED (
-			SELECT t.id, t.status, t.digest, t.status = 'queued' AND coalesce(t.forward_deadline < extract(epoch FROM now()), false) AS late, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
+			SELECT t.id, t.status, t.digest, t.status = 'queued' AND coalesce(t.forward_deadline < extract(epoch FROM now()), false) AS late,
+				`+avoided("a.scope", "$9")+` AS avoided, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
 			FROM asked a JOIN relay_transactions t ON t.id = a.id
 			WHERE t.status IN ('queued', 'submitting') AND t.held_until <= now() ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
 		), unresolved AS (
@@ -75,7 +87,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			UPDATE relay_transactions t SET status = 'submitting', status_reason = '', relayer = f.relayer, relayer_url = f.url,
 				relayer_id = f.relayer_id, scope = f.scope, holder = f.holder, held_until = now() + f.lease, attempts = t.attempts + 1,
 				revision = t.revision + 1, updated_at = now(), check_at = now() + $8::interval, checks = 0
-			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND NOT f.late AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved))
+			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND NOT f.late AND NOT f.avoided AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved))
 			RETURNING t.*
 		), expired AS (
 			UPDATE relay_transactions t SET status = 'expired', status_reason = 'the deadline of the forward request has passed', open = false,
@@ -86,7 +98,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			FROM free f WHERE t.id = f.id AND f.status = 'submitting' RETURNING t.*
 		)`+record+`
 		SELECT holder, true AS fresh, `+columns+` FROM begun UNION ALL SELECT holder, false, `+columns+` FROM resumed`,
-		ids, holders, leases, relayers, urls, relayerIDs, scopes, s.cfg.Stranded)
+		ids, holders, leases, relayers, urls, relayerIDs, scopes, s.cfg.Stranded, AvoidedFor)
 	if err != nil {
 		return nil, fmt.Errorf("begin submissions: %w", err)
 	}
@@ -151,15 +163,19 @@ func (s *Store) state(ctx context.Context, a *Start) (b Begun, err error) {
 	}
 	// A row that the statement passed over because of a lock is held, too, for a moment.
 	var remaining time.Duration
-	var blocked bool
+	var blocked, isAvoided bool
 	if err = s.db.QueryRow(ctx, `SELECT CASE WHEN held_until > now() THEN held_until - now() ELSE interval '0' END,
-			t.status = 'queued' AND $2 = '' AND EXISTS (SELECT FROM relay_unresolved_calls u WHERE u.digest = t.digest)
-		FROM relay_transactions t WHERE id = $1`, a.ID, a.Route.Scope).Scan(&remaining, &blocked); err != nil {
+			t.status = 'queued' AND $2 = '' AND EXISTS (SELECT FROM relay_unresolved_calls u WHERE u.digest = t.digest),
+			t.status = 'queued' AND held_until <= now() AND `+avoided("$2", "$3")+`
+		FROM relay_transactions t WHERE id = $1`, a.ID, a.Route.Scope, AvoidedFor).Scan(&remaining, &blocked, &isAvoided); err != nil {
 		return b, err
 	}
 	b.State, b.Until = Held, time.Now().Add(remaining)
-	if blocked {
+	switch {
+	case blocked:
 		b.State = Blocked
+	case isAvoided:
+		b.State = Avoided
 	}
 	return b, nil
 }

@@ -130,7 +130,7 @@ func (c *Client) Load(ctx context.Context, ref Ref) (Load, error) {
 	return Load{Pending: int(min(*b.Pending, most)), Paused: b.Paused, Disabled: b.SystemDisabled}, nil
 }
 
-// Get returns a transaction. [ErrNotFound] reports that the relayer exists and does not have it.
+// Get returns a transaction, with a known status. [ErrNotFound] reports that the relayer exists and does not have it.
 func (c *Client) Get(ctx context.Context, ref Ref, id string) (Transaction, error) {
 	if !ValidID(id) {
 		return Transaction{}, fmt.Errorf("read transaction %q: %w", clip(id), ErrNotFound)
@@ -147,18 +147,15 @@ func (c *Client) Get(ctx context.Context, ref Ref, id string) (Transaction, erro
 	if err != nil {
 		return Transaction{}, fmt.Errorf("read transaction %s: %w", id, err)
 	}
-	tx, err := c.decodeTransaction(raw)
-	if err == nil && tx.ID != id {
-		err = errNoTransaction
-	}
+	tx, err := c.decodeAnswer(raw, id)
 	if err != nil {
 		return Transaction{}, fmt.Errorf("read transaction %s: %w", id, &Error{Code: http.StatusOK, Reason: err.Error()})
 	}
 	return tx, nil
 }
 
-// Cancel asks the relayer to cancel a transaction, and returns it. The transaction may still be mined. An [*Error] with
-// Unknown set reports that the request may have been done; repeating it does no harm.
+// Cancel asks the relayer to cancel a transaction, and returns it, with a known status. The transaction may still be mined. An [*Error]
+// with Unknown set reports that the request may have been done; repeating it does no harm.
 func (c *Client) Cancel(ctx context.Context, ref Ref, id string) (Transaction, error) {
 	if !ValidID(id) {
 		return Transaction{}, fmt.Errorf("cancel transaction %q: %w", clip(id), ErrNotFound)
@@ -171,10 +168,7 @@ func (c *Client) Cancel(ctx context.Context, ref Ref, id string) (Transaction, e
 	if err != nil {
 		return Transaction{}, fmt.Errorf("cancel transaction %s: %w", id, err)
 	}
-	tx, err := c.decodeTransaction(raw)
-	if err == nil && tx.ID != id {
-		err = errNoTransaction
-	}
+	tx, err := c.decodeAnswer(raw, id)
 	if err != nil {
 		return Transaction{}, fmt.Errorf("cancel transaction %s: %w", id, &Error{Code: http.StatusOK, Reason: err.Error(), Unknown: true})
 	}

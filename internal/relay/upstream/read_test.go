@@ -74,6 +74,10 @@ func TestGet_Responses(t *testing.T) {
 		"found in the scope":        {respond: respond("200 OK", tx, "Idempotency-Scope: s"), scope: "s"},
 		"found in another scope":    {respond: respond("200 OK", tx, "Idempotency-Scope: r"), scope: "s", is: upstream.ErrOtherScope},
 		"found without the scope":   {respond: respond("200 OK", tx), scope: "s", is: upstream.ErrOtherScope},
+		"without a status":          {respond: respond("200 OK", strings.Replace(tx, `"status":"SUBMITTED",`, "", 1)), code: 200, reason: `status of the transaction: ""`},
+		"a status that is null":     {respond: respond("200 OK", strings.Replace(tx, `"SUBMITTED"`, "null", 1)), code: 200, reason: `status of the transaction: ""`},
+		"an unknown status":         {respond: respond("200 OK", strings.Replace(tx, "SUBMITTED", "Dreaming", 1)), code: 200, reason: `status of the transaction: "dreaming"`},
+		"the key as a status":       {respond: respond("200 OK", strings.Replace(tx, "SUBMITTED", apiKey, 1)), code: 200, reason: "[api key]"},
 		"another transaction":       {respond: respond("200 OK", strings.Replace(tx, "tx-1", "tx-2", 1)), code: 200, reason: "no transaction"},
 		"412":                       {respond: respond("412 Precondition Failed", refusedBody), scope: "s", is: upstream.ErrOtherScope},
 		"404 of a proxy":            {respond: respond("404 Not Found", page), code: 404, reason: "Not Found"},
@@ -162,6 +166,8 @@ func TestCancel_WithoutResponse_IsUnknown(t *testing.T) {
 		"500":              {respond("500 Internal Server Error", refusedBody), true},
 		"a page":           {respond("200 OK", page), true},
 		"no transaction":   {respond("200 OK", `{"success":true,"data":{},"error":null}`), true},
+		"no status":        {respond("200 OK", `{"success":true,"data":{"id":"tx-1","status":null},"error":null}`), true},
+		"unknown status":   {respond("200 OK", `{"success":true,"data":{"id":"tx-1","status":"dreaming"},"error":null}`), true},
 		"another one":      {respond("200 OK", `{"success":true,"data":{"id":"tx-2","status":"canceled"},"error":null}`), true},
 		"not in its state": {respond("400 Bad Request", refusedBody), false},
 		"paused":           {respond("403 Forbidden", refusedBody), false},
@@ -174,6 +180,21 @@ func TestCancel_WithoutResponse_IsUnknown(t *testing.T) {
 			require.ErrorAs(t, err, &failed)
 			require.Equal(t, c.unknown, failed.Unknown)
 		})
+	}
+}
+
+// All statuses of OpenZeppelin's relayer are answers.
+func TestGet_Statuses_AreKnown(t *testing.T) {
+	t.Parallel()
+	r := upstreamtest.Start(t, upstreamtest.Options{})
+	client := open(t, r.URL(), func(c *upstream.Config) { c.Key = upstreamtest.Key })
+	for _, status := range []upstream.Status{
+		upstream.Pending, upstream.Sent, upstream.Submitted, upstream.Mined, upstream.Confirmed, upstream.Failed, upstream.Canceled, upstream.Expired,
+	} {
+		tx := r.Add(upstreamtest.Transaction{Status: string(status), Value: new(big.Int)})
+		got, err := client.Get(t.Context(), ref, tx.ID)
+		require.NoError(t, err)
+		require.Equal(t, status, got.Status)
 	}
 }
 

@@ -60,7 +60,7 @@ func (o Outcome) String() string {
 // Result is the result of a submission.
 type Result struct {
 	Outcome Outcome
-	// Transaction is the accepted one. Its id and status are set; its hash often follows later.
+	// Transaction is the accepted one. Its id is set. Its status may be missing or unknown; its hash often follows later.
 	Transaction Transaction
 	Code        int    // the HTTP status; 0 without a response
 	Reason      string // why it was not accepted: bounded, printable, without secrets
@@ -217,6 +217,7 @@ func (c *Client) accepted(s *Submission, resp *response, e *envelope, applicatio
 		r.Reason = fmt.Sprintf("answered %d with success and without a transaction's id", resp.code)
 		return r
 	}
-	// A relayer that ignores the required scope has it anyway. Later calls must not rely on the scope.
-	return Result{Outcome: Accepted, Code: resp.code, Transaction: tx, Stale: s.Scope != "" && resp.scope() != s.Scope}
+	// A relayer that ignores the required scope, or has one that the caller does not know of, has the transaction anyway. Later calls must
+	// not rely on the caller's scope.
+	return Result{Outcome: Accepted, Code: resp.code, Transaction: tx, Stale: resp.scope() != s.Scope}
 }

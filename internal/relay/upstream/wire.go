@@ -143,14 +143,24 @@ const (
 	Expired   Status = "expired"
 )
 
+// known reports whether s is one of the statuses above.
+func (s Status) known() bool {
+	switch s {
+	case Pending, Sent, Submitted, Mined, Confirmed, Failed, Canceled, Expired:
+		return true
+	default:
+		return false
+	}
+}
+
 // Transaction is a transaction as the relayer returned it. Missing values are zero.
 type Transaction struct {
 	ID         string
 	Hash       common.Hash // zero until it was sent
-	Status     Status
-	Reason     string // of the status
-	Revision   int    // grows with each change; 0: the relayer has none
-	IsCanceled bool   // a no-op takes its nonce, or it was canceled before it was signed
+	Status     Status      // one of the statuses in an answer to Get or Cancel; any text otherwise
+	Reason     string      // of the status
+	Revision   int         // grows with each change; 0: the relayer has none
+	IsCanceled bool        // a no-op takes its nonce, or it was canceled before it was signed
 
 	To    *common.Address // nil creates a contract
 	Data  []byte
@@ -161,10 +171,13 @@ type Transaction struct {
 	CreatedAt time.Time
 }
 
-var errNoTransaction = errors.New("the response holds no transaction")
+// These are the reasons why a response reports nothing about a transaction.
+var (
+	errNoTransaction = errors.New("the response holds no transaction")
+	errNoStatus      = errors.New("the response holds no known status of the transaction")
+)
 
-// decodeTransaction reads a transaction. Only the id and the status are required, because a transaction with another
-// unreadable field still exists.
+// decodeTransaction reads a transaction. Only the id is required, because a transaction with another unreadable field still exists.
 func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
 	var b transactionBody
 	if err := json.Unmarshal(raw, &b); err != nil {
@@ -173,7 +186,7 @@ func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
 	if !ValidID(b.ID) {
 		return Transaction{}, errNoTransaction
 	}
-	t := Transaction{ID: b.ID, Status: Status(strings.ToLower(clip(b.Status))), Revision: max(0, b.Revision)}
+	t := Transaction{ID: b.ID, Status: Status(strings.ToLower(c.printable(b.Status))), Revision: max(0, b.Revision)}
 	if b.Hash != nil {
 		if h, err := hexBytes(*b.Hash); err == nil && len(h) == common.HashLength {
 			t.Hash = common.BytesToHash(h)
@@ -185,6 +198,21 @@ func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
 	t.IsCanceled = b.IsCanceled != nil && *b.IsCanceled
 	t.To, t.Data, t.Value, t.CallComplete = b.Call()
 	t.CreatedAt = instant(b.CreatedAt)
+	return t, nil
+}
+
+// decodeAnswer reads a response about the transaction with an id. It fails without a known status, because another relayer may report
+// one.
+func (c *Client) decodeAnswer(raw json.RawMessage, id string) (Transaction, error) {
+	t, err := c.decodeTransaction(raw)
+	switch {
+	case err != nil:
+		return Transaction{}, err
+	case t.ID != id:
+		return Transaction{}, errNoTransaction
+	case !t.Status.known():
+		return Transaction{}, fmt.Errorf("%w: %q", errNoStatus, string(t.Status))
+	}
 	return t, nil
 }
 

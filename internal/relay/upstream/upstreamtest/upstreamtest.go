@@ -21,6 +21,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
 // Key is the default API key.
@@ -135,8 +137,17 @@ func Start(t testing.TB, o Options) *Relayer {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	r := &Relayer{o: o, addr: "127.0.0.1:0", faults: map[Op]Fault{}, calls: map[Op]int{}}
-	require.NoError(t, r.listen())
+	r := &Relayer{o: o, faults: map[Op]Fault{}, calls: map[Op]int{}}
+	// While it refuses connections, no outgoing connection may take its port. Another process may take the port before it listens.
+	for attempt := 1; ; attempt++ {
+		port, err := testproc.FreePort()
+		require.NoError(t, err)
+		r.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if err = r.listen(); err == nil {
+			break
+		}
+		require.Less(t, attempt, 20, "%v", err)
+	}
 	t.Cleanup(r.Refuse)
 	return r
 }
