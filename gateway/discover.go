@@ -188,7 +188,7 @@ func (c *Client) rejectForeignLocked(round []answer) []answer {
 			foreign = &ForeignClusterError{Expected: cluster, Actual: id, Address: a.address}
 			words := fmt.Sprintf("belongs to another cluster, %q", id)
 			if c.answers[a.address] != words {
-				c.log.Error("coordinator belongs to another cluster; it is ignored",
+				c.log.Error("coordinator belongs to another cluster; it is ignored; if the cluster was founded again on purpose, restart this process",
 					"address", a.address, "node", a.ping.GetNode(), "cluster", id, "expected", cluster)
 			}
 			c.answers[a.address] = words

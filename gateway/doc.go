@@ -20,7 +20,8 @@
 //
 // The epoch never decreases: a client ignores a claim below the highest epoch that any node of the cluster has
 // reported. The cluster is fixed as well. Its id is configured or taken from the first leader. The client ignores
-// responses of another cluster, and logs them as errors, until the process restarts.
+// responses of another cluster, and logs them as errors, until the process restarts. If an operator founded the
+// cluster again on purpose, the operator restarts every process with a client; a Gateway does not register until then.
 //
 // # What a write's outcome can be
 //

@@ -164,7 +164,7 @@ func (e *ForeignClusterError) Error() string {
 	if e.Address != "" {
 		where = "the coordinator at " + e.Address
 	}
-	return fmt.Sprintf("%s belongs to cluster %q, not to %q; if the cluster was rebuilt on purpose, restart this process",
+	return fmt.Sprintf("%s belongs to cluster %q, not to %q; if the cluster was founded again on purpose, restart this process",
 		where, e.Actual, e.Expected)
 }
 

@@ -76,7 +76,7 @@ var details = map[string]struct {
 	"ForeignCluster": {
 		codes.FailedPrecondition, &rollcallv1.ForeignCluster{Expected: "a", Actual: "b"},
 		&ForeignClusterError{Expected: "a", Actual: "b"},
-		`the other side belongs to cluster "b", not to "a"; if the cluster was rebuilt on purpose, restart this process`,
+		`the other side belongs to cluster "b", not to "a"; if the cluster was founded again on purpose, restart this process`,
 	},
 	"BadRequest": {
 		codes.InvalidArgument,

@@ -15,6 +15,10 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
+// maxResyncInterval is the longest ResyncInterval. After three minutes of silence of an owner, a leader lets other owners
+// take its services. The interval's jitter, and the search for a new leader, fit in the rest.
+const maxResyncInterval = 2 * time.Minute
+
 // Config identifies a Gateway and defines its services. Calls of one hook do not overlap, and hooks must not block.
 type Config struct {
 	ClientConfig
@@ -22,7 +26,7 @@ type Config struct {
 	ID string
 	// Source defines the services.
 	Source Source
-	// ResyncInterval is how often the full set is written again; 60 s by default, ±10 %.
+	// ResyncInterval is how often the full set is written again: 60 s by default, ±10 %, at least 1 s and at most 2 min.
 	ResyncInterval time.Duration
 	// DeregisterOnStop makes Run deregister everything when it is stopped. Without it the entries are kept, for a
 	// gateway that will return.
@@ -99,8 +103,12 @@ func (c *Config) validate() error {
 	if c.Source == nil {
 		errs = append(errs, errors.New("source: is missing"))
 	}
-	if c.ResyncInterval < time.Second {
+	switch {
+	case c.ResyncInterval < time.Second:
 		errs = append(errs, fmt.Errorf("resync interval: %v is shorter than 1s", c.ResyncInterval))
+	case c.ResyncInterval > maxResyncInterval:
+		errs = append(errs, fmt.Errorf("resync interval: %v is longer than %v; another gateway may take over the services of one that is silent for 3m",
+			c.ResyncInterval, maxResyncInterval))
 	}
 	if c.DeregisterTimeout < 0 {
 		errs = append(errs, fmt.Errorf("deregister timeout: %v is negative", c.DeregisterTimeout))

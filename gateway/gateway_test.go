@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -625,6 +627,41 @@ func TestGateway_ForeignCluster_SendsNoWrites(t *testing.T) {
 	})
 }
 
+// A running gateway writes nothing to a cluster that was founded again, and its log names the remedy: a restart.
+func TestGateway_ClusterFoundedAgain_LogsRemedyAndRegistersAfterRestart(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		var log bytes.Buffer // the bubble's goroutines are idle when the test reads it
+		cfg := f.config("n1", "n2", "n3")
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		g := f.gatewayWith(Config{ClientConfig: cfg, Source: Static(services("a")...)})
+		synctest.Wait()
+		f.took()
+		f.set(func() {
+			for _, n := range f.nodes {
+				n.cluster = "cluster-b"
+			}
+			clear(f.directory)
+		})
+		pass(2 * time.Minute)
+		synctest.Wait()
+		require.Empty(t, f.took())
+		require.IsType(t, &ForeignClusterError{}, g.Status().Err)
+		reported := 0
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, "level=ERROR") || strings.Contains(line, "level=WARN") && strings.Contains(line, "cluster-b") {
+				reported++
+				require.Contains(t, line, "if the cluster was founded again on purpose, restart this process")
+			}
+		}
+		require.Greater(t, reported, 1, "the client and the gateway report it: %s", log.String())
+
+		require.NoError(t, g.end())
+		f.gateway(newSource(services("a")...))
+		pass(time.Second)
+		require.Equal(t, []string{"a"}, f.ids(edge("edge-1")))
+	})
+}
+
 func TestGateway_RandomFaults_DirectoryMatchesTheSource(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {
@@ -684,4 +721,17 @@ func TestNew_InvalidConfig_ReportsEveryProblem(t *testing.T) {
 	for _, complaint := range []string{`id: "Edge_1" is not a DNS label`, "source: is missing", "resync interval: 1ms is shorter", "deregister timeout", "at least one address"} {
 		require.ErrorContains(t, err, complaint)
 	}
+}
+
+// An owner that is silent for three minutes may lose its services.
+func TestNew_ResyncInterval_AtMostTwoMinutes(t *testing.T) {
+	t.Parallel()
+	cfg := Config{ClientConfig: ClientConfig{Coordinators: []string{"n1:7400"}}, ID: "edge-1", Source: Static(services("a")...)}
+	cfg.ResyncInterval = 2 * time.Minute
+	g, err := New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, g.Client().Close())
+	cfg.ResyncInterval = 2*time.Minute + time.Second
+	_, err = New(cfg)
+	require.ErrorContains(t, err, "resync interval: 2m1s is longer than 2m0s")
 }

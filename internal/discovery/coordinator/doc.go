@@ -41,7 +41,8 @@
 //   - A lost quorum ends the leadership within the lease (200 ms by default).
 //   - A failed disk ends the process with one line in the log.
 //   - A leader whose pending writes do not commit for ten seconds ends its process too, because its heartbeats would keep a
-//     better leader away. Causes are a hung disk, or a leadership transfer that never ends.
+//     better leader away. Causes are a hung disk, or a leadership transfer that never ends. The time restarts while the
+//     commit waits for a follower that catches up.
 //   - A node whose disk was wiped never votes on state that it has lost. It records that it waits for a vote, loses its
 //     old vote, catches up, and gets the vote back. This holds across leader failures and restarts of the node.
 //   - A leader that is lost within an import, or a caller that leaves, changes nothing before the import's last operation is

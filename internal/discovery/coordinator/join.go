@@ -189,7 +189,7 @@ func (n *Node) rejoin(ctx context.Context, servers []raft.Server, req *rollcallv
 	case leader != "":
 	case req.Empty && empty > len(servers)/2:
 		return nil, fmt.Errorf("no leader answers, and none can be elected: %d of %d coordinators have lost their disks. "+
-			"Bring back the data folder of one of them, or give the directory up: stop all, empty all their data folders, start them", empty, len(servers))
+			"Bring back the data folder of one of them, or give the directory up: stop all, empty all their data folders, start them, restart all gateways, and then run: rollcall mirror take-over", empty, len(servers))
 	default:
 		return nil, errors.New("no leader answers")
 	}

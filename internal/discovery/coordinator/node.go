@@ -359,7 +359,7 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), trans.Close())
 	}
 	n.snapshot.raft = r
-	n.watchdog = newWatchdog(r)
+	n.watchdog = newWatchdog(r, &n.replication)
 	n.metrics.follow(n, r)
 	n.transport = network
 	n.raft.Store(r)

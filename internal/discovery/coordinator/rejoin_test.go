@@ -1,9 +1,11 @@
 package coordinator_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"testing"
@@ -413,7 +415,9 @@ func copyOf(t *testing.T, of *coordinator.Stores) *coordinator.Stores {
 // A node with a record of its cluster must found no other, although its peers are empty and have no record.
 func TestFounding_NodeWaitsForItsVote_FoundsNoCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newSimCluster(t, 3, nil)
+		var output bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&output, nil)) // locks for itself
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.Logger = log })
 		for _, p := range c.peers {
 			c.stop(p.ID)
 		}
@@ -429,6 +433,9 @@ func TestFounding_NodeWaitsForItsVote_FoundsNoCluster(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, last, "%s founded a cluster", id)
 		}
+		synctest.Wait()
+		require.Contains(t, output.String(), "stop all, empty all their data folders, start them, restart all gateways, and then run: rollcall mirror take-over",
+			"a running gateway accepts only the former cluster")
 		// The operator gives up as the log instructs: all nodes are stopped before the first is emptied. Otherwise an
 		// emptied node might learn from a waiting one that there is a cluster.
 		for _, p := range c.peers {

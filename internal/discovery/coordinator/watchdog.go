@@ -22,8 +22,15 @@ const (
 // watchdog detects a leader that can no longer commit but still suppresses elections. Causes are a hung disk
 // (hashicorp/raft #503, #614), or a leadership transfer that never ends (#696). Only the end of the process allows a new leader
 // then. Time is counted in ticks of the running process, so that a paused process does not count as hung.
+//
+// A leader whose majority needs a follower that is far behind can commit only after that follower has caught up, for
+// example from a snapshot. Another leader would need the same follower, and the end of the process would cancel the
+// transfer. So the time restarts while a follower makes progress, but only if the commit waits for followers. It does
+// not if the leader has not stored the pending entry, or if a majority has stored all that the leader has. Then the
+// leader's own disk is the obstacle, and another follower's progress must not hide it.
 type watchdog struct {
-	raft raftProgress
+	raft      raftProgress
+	followers *replication
 
 	mu      sync.Mutex
 	pending map[*pendingWrite]struct{}
@@ -34,7 +41,10 @@ type watchdog struct {
 // disk.
 type raftProgress interface {
 	CommitIndex() uint64
+	// LastIndex returns the index of the last entry that the leader has stored.
+	LastIndex() uint64
 	State() raft.RaftState
+	GetConfiguration() raft.ConfigurationFuture
 	Barrier(timeout time.Duration) raft.Future
 }
 
@@ -43,8 +53,8 @@ type pendingWrite struct {
 	size int
 }
 
-func newWatchdog(r raftProgress) *watchdog {
-	return &watchdog{raft: r, pending: make(map[*pendingWrite]struct{})}
+func newWatchdog(r raftProgress, followers *replication) *watchdog {
+	return &watchdog{raft: r, followers: followers, pending: make(map[*pendingWrite]struct{})}
 }
 
 // begin records a pending commit.
@@ -105,7 +115,9 @@ func (w *watchdog) run(ctx context.Context) error {
 		if refused && probe == nil {
 			probe = w.probe()
 		}
-		if commit != last || w.raft.State() != raft.Leader || (!waiting && !refused) {
+		// A transfer that does not end refuses new writes, which no follower's progress changes.
+		catchingUp := w.followers.takeProgress() && !refused && w.waitsForFollowers(commit)
+		if catchingUp || commit != last || w.raft.State() != raft.Leader || (!waiting && !refused) {
 			last, stuck = commit, 0
 			continue
 		}
@@ -119,6 +131,12 @@ func (w *watchdog) run(ctx context.Context) error {
 		}
 		return fmt.Errorf("this leader has committed nothing for %v although writes are pending; its disk may hang; ending, so that another coordinator leads", stuck)
 	}
+}
+
+// waitsForFollowers reports whether this leader has stored entries after commit, and no majority has all of them.
+func (w *watchdog) waitsForFollowers(commit uint64) bool {
+	last := w.raft.LastIndex()
+	return last > commit && !w.followers.majorityHas(w.raft.GetConfiguration().Configuration().Servers, last)
 }
 
 func (w *watchdog) waiting() (waiting bool, bytes int, refused bool) {

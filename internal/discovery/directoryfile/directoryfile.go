@@ -13,6 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/rollcall-dev/rollcall/fsm"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
@@ -84,20 +87,38 @@ const (
 // Write writes a state of the directory. now is the time of the export. Write refuses a directory that Read or an import
 // would refuse because of its size.
 func Write(w io.Writer, s *fsm.State, now time.Time) (Header, error) {
+	return write(w, s, now, rollcallv1.MaxImportBytes)
+}
+
+// remedyTooLarge is the remedy for a directory that no file may hold.
+const remedyTooLarge = "take a snapshot, which has no such limit: rollcall cluster snapshot"
+
+// write is Write with the limit of an import's bytes.
+func write(w io.Writer, s *fsm.State, now time.Time, maxBytes int) (Header, error) {
 	head := Header{
 		Rollcall: format, Version: version, Cluster: s.Cluster(), Epoch: s.Epoch(), Index: s.Index(),
 		Exported: now.UTC().Truncate(time.Second), Services: s.Len(),
 	}
 	var gateways []ownerLine
+	size := 0
 	for o := range s.Owners() {
 		// Other incarnations are valid in their own cluster only: the static fleet's is its leader's epoch.
 		if o.Owner.Kind == rollcallv1.OwnerKind_OWNER_KIND_GATEWAY {
 			gateways = append(gateways, ownerLine{o.Owner.String(), o.Incarnation})
+			size += fieldSize(proto.Size(&rollcallv1.ImportedOwner{Owner: o.Owner.Proto(), Incarnation: o.Incarnation}))
 		}
 	}
 	head.Owners = len(gateways)
 	if head.Owners > rollcallv1.MaxImportServices || head.Services > rollcallv1.MaxImportServices {
-		return head, fmt.Errorf("%d services and %d gateways are more than the %d that a file may have", head.Services, head.Owners, rollcallv1.MaxImportServices)
+		return head, fmt.Errorf("%d services and %d gateways are more than the %d that a file may have; %s",
+			head.Services, head.Owners, rollcallv1.MaxImportServices, remedyTooLarge)
+	}
+	for entry := range s.All() {
+		size += recordSize(entry)
+	}
+	if size > maxBytes {
+		return head, fmt.Errorf("%d services and %d gateways have %d bytes, more than the %d that an import accepts; %s",
+			head.Services, head.Owners, size, maxBytes, remedyTooLarge)
 	}
 	sum := sha256.New()
 	buffered := bufio.NewWriter(w)
@@ -126,6 +147,14 @@ func Write(w io.Writer, s *fsm.State, now time.Time) (Header, error) {
 	}
 	return head, buffered.Flush()
 }
+
+// recordSize returns how many bytes of an import's messages a service has. It decodes no service.
+func recordSize(e *fsm.Entry) int {
+	return fieldSize(fieldSize(e.Size()) + proto.Size(&rollcallv1.ServiceRecord{Owner: e.Owner.Proto()}))
+}
+
+// fieldSize returns the encoded size of a field whose value has n bytes. The tag of a field number below 16 is one byte.
+func fieldSize(n int) int { return 1 + protowire.SizeBytes(n) }
 
 // Read reads and verifies a whole file. It returns an *Error if the file is refused.
 func Read(r io.Reader) (*File, error) {

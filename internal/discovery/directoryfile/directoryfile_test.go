@@ -113,6 +113,42 @@ func TestWrite_Format(t *testing.T) {
 	), varied(t).export())
 }
 
+// An export must count bytes as the import of its file does, however the import splits its messages.
+func TestWrite_TooLargeForImport_IsRefused(t *testing.T) {
+	t.Parallel()
+	m := varied(t)
+	for i := range 300 { // lengths of one, two and three bytes
+		m.register(gateway(fmt.Sprintf("edge-%d", i)), uint64(i)*1e16, 1,
+			service(fmt.Sprintf("s-%d", i), map[string]string{"k": strings.Repeat("v", i%256), "l": strings.Repeat("\u2028", i%85)}))
+	}
+	labels := make(map[string]string)
+	for i := range 60 {
+		labels[fmt.Sprintf("k%02d", i)] = strings.Repeat("v", 256)
+	}
+	m.register(fsm.Operator, 0, 0, service("large", labels))
+	f, err := Read(strings.NewReader(m.export()))
+	require.NoError(t, err)
+	size := proto.Size(&rollcallv1.ImportServicesRequest{Owners: f.Gateways, Records: f.Records})
+	split := 0
+	for _, g := range f.Gateways {
+		split += proto.Size(&rollcallv1.ImportServicesRequest{Owners: []*rollcallv1.ImportedOwner{g}})
+	}
+	for _, rec := range f.Records {
+		split += proto.Size(&rollcallv1.ImportServicesRequest{Records: []*rollcallv1.ServiceRecord{rec}})
+	}
+	require.Equal(t, size, split)
+
+	var b strings.Builder
+	_, err = write(&b, m.State(), now, size)
+	require.NoError(t, err)
+	require.Equal(t, m.export(), b.String())
+	b.Reset()
+	_, err = write(&b, m.State(), now, size-1)
+	require.ErrorContains(t, err, fmt.Sprintf("have %d bytes, more than the %d that an import accepts", size, size-1))
+	require.ErrorContains(t, err, "rollcall cluster snapshot")
+	require.Empty(t, b.String())
+}
+
 func TestRead_RoundTrip(t *testing.T) {
 	t.Parallel()
 	for name, m := range map[string]*machine{"varied": varied(t), "ten thousand": newMachine(t), "empty": newMachine(t)} {

@@ -108,13 +108,20 @@ func ParseDefinitions(data []byte, format Format) ([]*rollcallv1.Service, error)
 		return nil, err
 	}
 	if n := len(definitions); n > rollcallv1.MaxServicesPerCall {
-		return nil, &Problem{What: fmt.Sprintf("%d services", n), How: fmt.Sprintf("split them across several gateway ids: at most %d fit in one", rollcallv1.MaxServicesPerCall)}
+		return nil, tooMany(n)
 	}
 	services := make([]*rollcallv1.Service, len(definitions))
 	for i, d := range definitions {
 		services[i] = d.service()
 	}
 	return services, check(services)
+}
+
+func tooMany(services int) *Problem {
+	return &Problem{
+		What: fmt.Sprintf("%d services", services),
+		How:  fmt.Sprintf("split them across several gateway ids: at most %d fit in one", rollcallv1.MaxServicesPerCall),
+	}
 }
 
 // check returns all faults of services as one problem.
@@ -221,13 +228,15 @@ func decodeYAML(data []byte) ([]definition, error) {
 }
 
 // plain refuses features that definitions do not need and that make a small document expensive: anchors used often,
-// and mappings of many keys, which are compared pairwise.
+// mappings of many keys, which are compared pairwise, and long lists, whose every wrong item would be an error.
 func plain(n *yaml.Node) error {
 	const maxKeys = 2 * rollcallv1.MaxLabels
 	where := fmt.Sprintf("line %d", n.Line)
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
 		return &Problem{What: "an anchor or alias", Where: where, How: "write the value out"}
+	case n.Kind == yaml.SequenceNode && len(n.Content) > rollcallv1.MaxServicesPerCall:
+		return tooMany(len(n.Content))
 	case n.Kind == yaml.MappingNode && len(n.Content)/2 > maxKeys:
 		return &Problem{What: fmt.Sprintf("a mapping of %d keys", len(n.Content)/2), Where: where, How: shapes}
 	}

@@ -76,6 +76,7 @@ func TestParseDefinitions_InvalidText_ReportsTheProblem(t *testing.T) {
 		"alias":                 {YAML, "- &x " + valid + "\n- *x\n", "an anchor or alias in line 1; write the value out"},
 		"service and services":  {YAML, "id: a\nservices: []\n", "a service beside services"},
 		"too many services":     {JSON, "[" + strings.Repeat("{},", 10_000) + "{}]", "10001 services; split them across several gateway ids"},
+		"too many in YAML":      {YAML, "[" + strings.Repeat("a,", 10_000) + "a]", "10001 services; split them across several gateway ids"},
 		"too many keys":         {YAML, "id: a\nworker_ref:\n  labels: {" + strings.Repeat("k, ", 200) + "}\n", "a mapping of 200 keys in line 3"},
 		"too many bytes":        {YAML, strings.Repeat("#", maxDocument+1), "document of 4194305 bytes"},
 		"twice the same id":     {YAML, "[" + valid + "," + valid + "]", `invalid services in services[1].id: services[1].id: "a" is that of services[0] already`},

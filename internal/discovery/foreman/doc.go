@@ -1,8 +1,8 @@
 // Package foreman collects the services that this host defines, and offers those that have passed a local health check
 // to the gateway. It is the gateway's source.
 //
-// cmd/rollcall runs it for the gateway command, and internal/cli reads definition files with it. It calls package
-// gateway alone, and its [Checker] is health's, passed by the caller.
+// cmd/rollcall runs it for the gateway command, and internal/cli reads definition files with it. It calls the
+// packages gateway and httpserver alone, and its [Checker] is health's, passed by the caller.
 //
 // # Where services come from
 //
@@ -26,9 +26,10 @@
 //   - Advertisements and the last good version of each file are stored in a state folder, on disk before the advertising
 //     process gets its answer. A restarted gateway starts from them: processes need not advertise again, and a file that
 //     broke in the meantime keeps its good version.
+//     An advertisement of the stored state that is not valid is skipped and reported, and the others are used.
 //   - If the definitions may be incomplete, the set is not marked complete, and nothing is removed. This is so with a
-//     file that never had a good version, or a folder that was never readable. It is also so without stored state, while
-//     nothing at all is defined.
+//     file that never had a good version, a folder that was never readable, or a skipped advertisement, until the
+//     service is advertised again or withdrawn. It is also so without stored state, while nothing at all is defined.
 //
 // Without a state folder, or at the first start with it, the foreman waits StartupWait for processes to advertise. A
 // service that is advertised later and is not in the stored state is removed from the directory in between.

@@ -45,15 +45,19 @@ func (f file) broken(err error, read signature, now time.Time) file {
 	return f
 }
 
-// signature identifies a version of a file.
-type signature struct {
-	size    int64
-	changed time.Time
-	mode    fs.FileMode
+// signature identifies a version of a file; the zero value is that of none.
+type signature struct{ info fs.FileInfo }
+
+// equals reports whether both are of the same version. Size and modification time are not enough: cp -p, rsync -t and
+// builds with a fixed modification time replace a file by one of the same size and time.
+func (s signature) equals(other signature) bool {
+	return s.written(other) && os.SameFile(s.info, other.info) && changeTime(s.info).Equal(changeTime(other.info))
 }
 
-func signatureOf(info fs.FileInfo) signature {
-	return signature{info.Size(), info.ModTime(), info.Mode()}
+// written reports whether both may be of the same version. Some file systems give a file another identity at each look.
+func (s signature) written(other signature) bool {
+	a, b := s.info, other.info
+	return a != nil && b != nil && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode()
 }
 
 // folder is the state of the definition files. It is immutable; a change makes a new one.
@@ -232,21 +236,21 @@ func readFile(path string, format Format, before file, now time.Time) (after *fi
 	case !info.Mode().IsRegular():
 		return nil, false
 	}
-	sig := signatureOf(info)
-	if sig == before.read {
+	sig := signature{info}
+	if sig.equals(before.read) {
 		return &before, false
 	}
-	if age := now.Sub(sig.changed); age >= 0 && age < settleTime {
+	if age := now.Sub(info.ModTime()); age >= 0 && age < settleTime {
 		return &before, true
 	}
-	if sig.size > maxDocument {
-		return broken(&Problem{What: fmt.Sprintf("file of %d bytes", sig.size), How: fmt.Sprintf("split it: at most %d are read", maxDocument)}, sig), false
+	if info.Size() > maxDocument {
+		return broken(&Problem{What: fmt.Sprintf("file of %d bytes", info.Size()), How: fmt.Sprintf("split it: at most %d are read", maxDocument)}, sig), false
 	}
 	data, err := read(path)
 	if err != nil {
 		return broken(err, signature{}), false
 	}
-	if info, err := os.Stat(path); err != nil || signatureOf(info) != sig {
+	if info, err := os.Stat(path); err != nil || !sig.written(signature{info}) {
 		return &before, true // it changed in the meantime
 	}
 	services, err := ParseDefinitions(data, format)

@@ -92,6 +92,21 @@ func TestScan_FileStillChanges_KeepsTheFormerVersion(t *testing.T) {
 	s.sees("a:z", false)
 }
 
+// rsync -t and image builds replace a file by another one of the same size and modification time.
+func TestScan_FileReplacedWithSameSizeAndTime_IsRead(t *testing.T) {
+	t.Parallel()
+	s := newScanned(t)
+	s.write("a.yaml", define("x"))
+	written := s.now
+	s.pass(time.Second)
+	s.sees("a:x", false)
+	temp := filepath.Join(s.folder, ".a.yaml.tmp")
+	require.NoError(t, os.WriteFile(temp, []byte(define("y")), 0o600))
+	require.NoError(t, os.Chtimes(temp, written, written))
+	require.NoError(t, os.Rename(temp, filepath.Join(s.folder, "a.yaml")))
+	s.sees("a:y", false)
+}
+
 func TestScan_FileMissing_IsGoneAfterTheSettleTime(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)

@@ -105,8 +105,10 @@ type Foreman struct {
 	folderErr  error
 	stateErr   error // why the last change could not be stored
 	advertised map[string]*rollcallv1.Service
-	entries    map[string]*entry
-	shadowed   map[string][]string // by file name, empty for advertisements: ids that an earlier file defines
+	// skipped are stored advertisements that are not in use, by id, until news of the id.
+	skipped  map[string]skipped
+	entries  map[string]*entry
+	shadowed map[string][]string // by file name, empty for advertisements: ids that an earlier file defines
 }
 
 // New loads the stored state. The Foreman does nothing else before Run.
@@ -123,12 +125,19 @@ func New(cfg Config) (*Foreman, error) {
 		slots:       make(chan struct{}, maxChecks),
 		folder:      folder{files: map[string]file{}},
 		advertised:  map[string]*rollcallv1.Service{},
+		skipped:     map[string]skipped{},
 		entries:     map[string]*entry{},
 	}
 	if err := f.loadState(); err != nil {
 		return nil, fmt.Errorf("foreman: recall what was advertised: %w", err)
 	}
 	return f, nil
+}
+
+// skipped is a stored advertisement that is not in use. It stays stored, so that the set stays incomplete after a restart, too.
+type skipped struct {
+	definition definition
+	fault      error
 }
 
 func (f *Foreman) loadState() error {
@@ -153,11 +162,23 @@ func (f *Foreman) loadState() error {
 			f.folder.files[name] = file{services: services(d), known: true}
 		}
 	}
-	for _, s := range services(m.Advertised) {
-		f.advertised[s.GetId()] = s
+	for _, d := range m.Advertised {
+		s := d.service()
+		id := s.GetId()
+		err := check([]*rollcallv1.Service{s})
+		if err == nil && f.advertised[id] != nil {
+			err = errors.New("is stored twice")
+		}
+		if err != nil {
+			// The gateway starts all the same, because the other services need it.
+			f.skipped[id] = skipped{d, err}
+			f.log.Error("stored advertisement is not valid; it is skipped", "service", id, "err", err)
+			continue
+		}
+		f.advertised[id] = s
 	}
 	f.reconcile()
-	f.log.Info("definitions recalled", "files", len(f.folder.files), "advertised", len(f.advertised))
+	f.log.Info("definitions recalled", "files", len(f.folder.files), "advertised", len(f.advertised), "skipped", len(f.skipped))
 	return nil
 }
 
@@ -221,6 +242,9 @@ func (f *Foreman) Changed() <-chan struct{} { return f.changed }
 
 // completeLocked reports whether the entries are certainly all definitions of this host.
 func (f *Foreman) completeLocked() bool {
+	if len(f.skipped) > 0 {
+		return false
+	}
 	for _, file := range f.folder.files {
 		if !file.known {
 			return false
@@ -230,7 +254,7 @@ func (f *Foreman) completeLocked() bool {
 }
 
 func (f *Foreman) withNode(s *rollcallv1.Service) *rollcallv1.Service {
-	if f.cfg.Node == "" || s.GetWorkerRef().GetNode() != "" {
+	if f.cfg.Node == "" || s.GetWorkerRef() == nil || s.GetWorkerRef().GetNode() != "" {
 		return s
 	}
 	s = proto.CloneOf(s)

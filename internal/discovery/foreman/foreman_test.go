@@ -1,10 +1,12 @@
 package foreman
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -356,7 +358,7 @@ func TestNew_UnreadableState_IsRefused(t *testing.T) {
 	for name, text := range map[string]string{
 		"torn":    `{"format":1,"adv`,
 		"newer":   `{"format":2}`,
-		"invalid": `{"format":1,"advertised":[{"id":"A"}]}`,
+		"invalid": `{"format":1,"files":{"a.yaml":[{"id":"A"}]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -374,6 +376,66 @@ func TestNew_UnreadableState_IsRefused(t *testing.T) {
 		_, err := New(Config{StateDir: blocked})
 		require.ErrorContains(t, err, "not a directory")
 	})
+}
+
+func TestAdvertise_TooLargeWithDefaultNode_IsRefused(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	f := start(t, Config{StateDir: state, StartupWait: -1, Node: "host-1"})
+	large := service("large")
+	large.WorkerRef.Labels = map[string]string{}
+	for i := range 60 {
+		large.WorkerRef.Labels[fmt.Sprintf("l-%d", i)] = strings.Repeat("x", rollcallv1.MaxLabelValueBytes)
+	}
+	large.WorkerRef.Url = "http://large:1/"
+	large.WorkerRef.Url += strings.Repeat("x", rollcallv1.MaxServiceBytes-proto.Size(large)-5)
+	require.Empty(t, large.Validate(), "valid without the node")
+	require.LessOrEqual(t, proto.Size(large), rollcallv1.MaxServiceBytes)
+	err := f.Advertise([]*rollcallv1.Service{large})
+	require.ErrorContains(t, err, "makes a service of ")
+	require.IsType(t, &Problem{}, err)
+	require.ErrorContains(t, f.Advertise([]*rollcallv1.Service{{Id: "a", Kind: "relayer"}}), "worker_ref.url: is empty")
+
+	require.NoError(t, f.Advertise(some("a")))
+	f.stop()
+	f = start(t, Config{StateDir: state, Node: "host-1"})
+	f.becomes("a")
+	require.Empty(t, f.Status().StateError)
+}
+
+func TestNew_InvalidStoredAdvertisement_IsSkippedAndReported(t *testing.T) {
+	t.Parallel()
+	for name, settle := range map[string]func(f *Foreman) error{
+		"advertised again": func(f *Foreman) error { return f.Advertise(some("bad")) },
+		"withdrawn":        func(f *Foreman) error { _, err := f.Withdraw([]string{"bad"}); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			state := t.TempDir()
+			write(t, state, memoryName, `{"format":1,"advertised":[
+				{"id":"a","kind":"relayer","worker_ref":{"url":"http://a:1"}},
+				{"id":"bad","kind":"relayer","worker_ref":{"url":"http://bad"},"worker_ref":{"url":"ftp://bad"}},
+				{"id":"c","kind":"relayer","worker_ref":{"url":"http://c:1"}}]}`)
+			var out bytes.Buffer
+			f := start(t, Config{StateDir: state, StartupWait: -1, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+			f.becomes("a,c ?") // incomplete, so that the directory keeps the skipped service
+			require.Contains(t, f.Status().StateError, `1 stored advertisements are not valid and are skipped in foreman.json: "bad": invalid services`)
+			require.NoError(t, f.Advertise(some("d")))
+			f.becomes("a,c,d ?")
+			f.stop()
+			require.Contains(t, out.String(), `msg="stored advertisement is not valid; it is skipped" component=foreman service=bad`)
+
+			f = start(t, Config{StateDir: state, StartupWait: -1})
+			f.becomes("a,c,d ?")
+			require.NoError(t, settle(f.Foreman))
+			require.Eventually(t, func() bool { return f.set().Complete }, time.Minute, time.Millisecond)
+			require.Empty(t, f.Status().StateError)
+			want := describe(f.set())
+			f.stop()
+			f = start(t, Config{StateDir: state, StartupWait: -1})
+			f.becomes(want)
+		})
+	}
 }
 
 func TestAdvertise_NotSaved_IsNotUsed(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -50,11 +51,22 @@ type ServerConfig struct {
 // A POST adds or changes services, all or nothing, and stores them before it is answered. Errors are {"error":
 // {"what", "where", "how"}}.
 type Server struct {
-	cfg      ServerConfig
-	log      *slog.Logger
-	listener net.Listener
-	http     *http.Server
+	cfg    ServerConfig
+	log    *slog.Logger
+	http   *http.Server
+	server *httpserver.Server
+	// decoding has a value while a body is decoded. One at a time bounds the memory, which is many times the body's.
+	decoding chan struct{}
 }
+
+const (
+	// maxConnections is the maximum number of concurrent connections. At the limit, a new one replaces an idle one.
+	maxConnections = 256
+	// maxYAMLBody is the maximum size of a body in YAML, in bytes. Its tree of nodes takes about a hundred times the
+	// memory; JSON has none.
+	maxYAMLBody = 1 << 20
+	stopTimeout = 2 * time.Second
+)
 
 // Open listens. The server answers requests once Run runs.
 func Open(cfg ServerConfig) (*Server, error) {
@@ -70,11 +82,7 @@ func Open(cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("advertisements: %q is not a loopback address, and every process that reaches it may register services; "+
 			"listen on 127.0.0.1, or allow remote advertisements", cfg.Listen)
 	}
-	listener, err := net.Listen("tcp", cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("advertisements: %w", err)
-	}
-	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "foreman"), listener: listener}
+	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "foreman"), decoding: make(chan struct{}, 1)}
 	s.http = &http.Server{
 		Handler: s.routes(),
 		// The timeouts limit how long a process that sends or reads slowly holds a connection.
@@ -85,38 +93,24 @@ func Open(cfg ServerConfig) (*Server, error) {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+	s.server, err = httpserver.Open(context.Background(), httpserver.Config{
+		Listen: cfg.Listen, HTTP: s.http, Connections: maxConnections, Stop: stopTimeout, Logger: s.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("advertisements: %w", err)
+	}
 	return s, nil
 }
 
 // Addr returns the address of the listener.
-func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+func (s *Server) Addr() net.Addr { return s.server.Addr() }
 
 // Close stops listening. It is for a Server without Run.
-func (s *Server) Close() error {
-	if err := s.http.Close(); err != nil {
-		return err
-	}
-	if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
-}
+func (s *Server) Close() error { return s.server.Close() }
 
 // Run answers requests until ctx ends. Running requests then get a moment to finish.
 func (s *Server) Run(ctx context.Context) error {
-	failed := make(chan error, 1)
-	go func() { failed <- s.http.Serve(s.listener) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("advertisements: %w", err)
-	case <-ctx.Done():
-	}
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	if err := s.http.Shutdown(grace); err != nil {
-		_ = s.http.Close() // requests still running get no more time
-	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+	if err := s.server.Run(ctx); err != nil {
 		return fmt.Errorf("advertisements: %w", err)
 	}
 	return nil
@@ -202,18 +196,22 @@ func (s *Server) advertise(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, http.StatusUnsupportedMediaType, err)
 		return
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxDocument+1))
+	limit, how := maxDocument, "split it: at most %d bytes are read"
+	if format == YAML {
+		limit, how = maxYAMLBody, "split it, or send JSON: at most %d bytes of YAML are read"
+	}
+	data, err := io.ReadAll(io.LimitReader(r.Body, int64(limit)+1))
 	if err != nil {
 		writeProblem(w, http.StatusBadRequest, &Problem{What: "body cannot be read: " + oneLine(err.Error()), Where: "body", How: "send it whole, within 10 s"})
 		return
 	}
-	if len(data) > maxDocument {
+	if len(data) > limit {
 		// Part of the body is drained first, because the client would otherwise see a reset instead of the 413.
 		_, _ = io.CopyN(io.Discard, r.Body, 8*maxDocument)
-		writeProblem(w, http.StatusRequestEntityTooLarge, &Problem{What: "body too large", Where: "body", How: fmt.Sprintf("split it: at most %d bytes are read", maxDocument)})
+		writeProblem(w, http.StatusRequestEntityTooLarge, &Problem{What: "body too large", Where: "body", How: fmt.Sprintf(how, limit)})
 		return
 	}
-	services, err := ParseDefinitions(data, format)
+	services, err := s.decode(r.Context(), data, format)
 	if err != nil {
 		writeProblem(w, http.StatusBadRequest, err)
 		return
@@ -237,6 +235,17 @@ func (s *Server) advertise(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	reply(w, http.StatusAccepted, answer)
+}
+
+// decode decodes a body once no other one is being decoded.
+func (s *Server) decode(ctx context.Context, data []byte, format Format) ([]*rollcallv1.Service, error) {
+	select {
+	case s.decoding <- struct{}{}:
+	case <-ctx.Done():
+		return nil, &Problem{What: "canceled while other bodies were decoded", Where: "body", How: "send it again"}
+	}
+	defer func() { <-s.decoding }()
+	return ParseDefinitions(data, format)
 }
 
 func contentType(header string) (Format, error) {

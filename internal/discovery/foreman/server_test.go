@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -114,6 +117,8 @@ func TestServer_InvalidRequests_AreRefused(t *testing.T) {
 		"no services":          {"POST", "/v1/services", asJSON, "[]", nil, 400, "no service in the document"},
 		"invalid":              {"POST", "/v1/services", asJSON, `{"id":"A"}`, nil, 400, "invalid services"},
 		"10 MB":                {"POST", "/v1/services", asJSON, strings.Repeat(" ", 10<<20), nil, 413, "body too large"},
+		"2 MB of YAML":         {"POST", "/v1/services", "application/yaml", strings.Repeat(" ", 2<<20), nil, 413, "body too large"},
+		"2 MB of JSON":         {"POST", "/v1/services", asJSON, strings.Repeat(" ", 2<<20), nil, 400, "empty document"},
 		"too many":             {"POST", "/v1/services", asJSON, numbered(10_000), nil, 409, "more than 10000 services on this host"},
 		"delete of nothing":    {"DELETE", "/v1/services", "", "", nil, 400, "no id"},
 		"delete of a bad id":   {"DELETE", "/v1/services?id=kept&id=A", "", "", nil, 400, `id "A" is not a DNS label`},
@@ -234,6 +239,61 @@ func TestServer_SlowClients_DoNotBlockOthers(t *testing.T) {
 		_, err := io.ReadAll(conn)
 		require.NoError(t, err)
 	}
+}
+
+// A local process that leaks connections must not use up the gateway's file descriptors.
+func TestServer_TooManyConnections_ReplaceTheOldestIdleOne(t *testing.T) {
+	t.Parallel()
+	f := start(t, Config{StartupWait: -1})
+	s, err := Open(ServerConfig{Foreman: f.Foreman, Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	s.http.ReadHeaderTimeout, s.http.ReadTimeout = time.Hour, time.Hour // so that only the limit closes connections
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-done)
+	}()
+	var conns []net.Conn
+	for range maxConnections + 1 {
+		conn, err := net.Dial("tcp", s.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	require.NoError(t, conns[0].SetReadDeadline(time.Now().Add(30*time.Second)))
+	_, err = conns[0].Read(make([]byte, 1))
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.Error(t, err)
+	require.Equal(t, http.StatusOK, request(t, "GET", "http://"+s.Addr().String()+"/v1/services", "", "").code)
+}
+
+// The tree of a body takes many times its memory.
+func TestServer_ManyBodies_AreDecodedOneAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, err := New(Config{})
+		require.NoError(t, err)
+		s := &Server{cfg: ServerConfig{Foreman: f}, log: slog.New(slog.DiscardHandler), decoding: make(chan struct{}, 1)}
+		handler := s.routes()
+		s.decoding <- struct{}{} // as if a body were decoded
+		w := &recorder{header: http.Header{}}
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://localhost/v1/services", strings.NewReader(define("a")))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", "application/yaml")
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			handler.ServeHTTP(w, r)
+		}()
+		synctest.Wait()
+		require.Zero(t, w.code, "it waits")
+		<-s.decoding
+		<-served
+		require.Equal(t, http.StatusAccepted, w.code)
+		require.Empty(t, s.decoding)
+	})
 }
 
 func TestServer_SlowBody_TimesOut(t *testing.T) {

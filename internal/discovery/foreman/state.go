@@ -26,7 +26,8 @@ const (
 	memoryName   = "foreman.json"
 )
 
-// loadState reads the stored state of the folder. It returns fs.ErrNotExist if there is none.
+// loadState reads the stored state of the folder. It returns fs.ErrNotExist if there is none. The caller checks the
+// advertisements.
 func loadState(folder string) (persistedState, error) {
 	path := filepath.Join(folder, memoryName)
 	data, err := os.ReadFile(path)
@@ -42,9 +43,6 @@ func loadState(folder string) (persistedState, error) {
 		if err == nil {
 			err = prefix("files: "+name, check(services(definitions)))
 		}
-	}
-	if err == nil {
-		err = prefix("advertised", check(services(m.Advertised)))
 	}
 	if err != nil {
 		return persistedState{}, fmt.Errorf("%s: %w; remove it to start without the advertisements it holds: "+

@@ -1,6 +1,8 @@
 package foreman
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -51,7 +53,8 @@ type Status struct {
 	Files    []FileStatus    `json:"files"`
 	// Shadowed are advertised ids that a file defines.
 	Shadowed []string `json:"shadowed,omitempty"`
-	// FolderError is why the folder cannot be used as it is. StateError is why the state cannot be stored.
+	// FolderError is why the folder cannot be used as it is. StateError is why the state cannot be stored, or which
+	// stored advertisements were skipped at the start.
 	FolderError string `json:"folder_error,omitempty"`
 	StateError  string `json:"state_error,omitempty"`
 }
@@ -62,7 +65,7 @@ func (f *Foreman) Status() Status {
 	defer f.mu.Unlock()
 	s := Status{
 		Complete: f.completeLocked(), Services: []ServiceStatus{}, Files: []FileStatus{},
-		Shadowed: f.shadowed[""], FolderError: text(f.folderErr), StateError: text(f.stateErr),
+		Shadowed: f.shadowed[""], FolderError: text(f.folderErr), StateError: text(errors.Join(f.stateErr, f.skippedLocked())),
 	}
 	select {
 	case <-f.ready:
@@ -79,6 +82,21 @@ func (f *Foreman) Status() Status {
 		})
 	}
 	return s
+}
+
+// skippedLocked returns the stored advertisements that are not in use as a problem.
+func (f *Foreman) skippedLocked() error {
+	if len(f.skipped) == 0 {
+		return nil
+	}
+	p := &Problem{
+		What: fmt.Sprintf("%d stored advertisements are not valid and are skipped", len(f.skipped)), Where: memoryName,
+		How: "advertise or withdraw these services; until then no service is removed from the directory",
+	}
+	for _, id := range slices.Sorted(maps.Keys(f.skipped)) {
+		p.Violations = append(p.Violations, fmt.Sprintf("%.100q: %v", id, f.skipped[id].fault))
+	}
+	return p
 }
 
 // Service returns the status of one service, and whether it is defined.

@@ -84,7 +84,7 @@ func (f *Foreman) rescan() (again bool) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
-	before, advertised, unsaved := f.folder, f.advertised, f.stateErr != nil
+	before, advertised, notUsed, unsaved := f.folder, f.advertised, f.skipped, f.stateErr != nil
 	errBefore := f.folderErr
 	f.mu.Unlock()
 
@@ -98,7 +98,7 @@ func (f *Foreman) rescan() (again bool) {
 	f.reportFiles(before.files, after.files)
 	changed := !maps.EqualFunc(before.files, after.files, sameVersion)
 	if changed || unsaved {
-		if err := f.saveState(after.files, advertised); err != nil {
+		if err := f.saveState(after.files, advertised, notUsed); err != nil {
 			f.log.Error("definitions cannot be remembered; they are used all the same", "err", err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -18,14 +17,16 @@ func TestCheck_OverHTTPAndTCP_ReturnsTheVerdict(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	require.NoError(t, Check(t.Context(), Config{}, server.URL+"/well"))
-	require.EqualError(t, Check(t.Context(), Config{}, server.URL), "status 418")
-	require.NoError(t, Check(t.Context(), Config{Codes: Codes{418}}, server.URL))
-	require.NoError(t, Check(t.Context(), Config{}, "tcp://"+server.Listener.Addr().String()))
+	require.NoError(t, Check(t.Context(), patient, server.URL+"/well"))
+	require.EqualError(t, Check(t.Context(), patient, server.URL), "status 418")
+	teapot := patient
+	teapot.Codes = Codes{418}
+	require.NoError(t, Check(t.Context(), teapot, server.URL))
+	require.NoError(t, Check(t.Context(), patient, "tcp://"+server.Listener.Addr().String()))
 
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { silent.Close() })
-	require.ErrorContains(t, Check(t.Context(), Config{Timeout: 50 * time.Millisecond, ConnectTimeout: 50 * time.Millisecond}, "http://"+silent.Addr().String()), "no answer within 50ms")
+	requireNoAnswer(t, func(cfg Config) error { return Check(t.Context(), cfg, "http://"+silent.Addr().String()) })
 	require.ErrorContains(t, Check(t.Context(), Config{Rise: 99}, server.URL), "rise 99")
 }

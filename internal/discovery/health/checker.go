@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -77,6 +78,9 @@ type Checker struct {
 	crowdCheckedAt time.Time
 	// lastRepeat is the latest time assigned to a repeat of a void check.
 	lastRepeat time.Time
+	// lastResultAt is the end of the last check with a result. resultsSince is the beginning of the results that have
+	// followed each other without a longer gap than that between two checks of one target.
+	lastResultAt, resultsSince time.Time
 	// voidLogged is the time of the last warning about a void check.
 	voidLogged time.Time
 }
@@ -472,6 +476,11 @@ func (c *Checker) recordOutcome(t *target, o *outcome) {
 		c.bursting--
 	}
 	o.inconclusive = c.inconclusiveReason(o)
+	if c.lacksAddress(t, o) {
+		o.inconclusive = ""
+	} else if o.inconclusive == "" {
+		c.noteResult(o.end)
+	}
 	before := t.result.Verdict
 	undecided := false
 	if o.inconclusive == "" {
@@ -532,6 +541,37 @@ func (c *Checker) inconclusiveReason(o *outcome) string {
 	default:
 		return ""
 	}
+}
+
+// resultGap is the maximum time between the ends of two regular checks of one target.
+func (c *Checker) resultGap() time.Duration { return c.cfg.Interval + c.cfg.Timeout + lateLimit }
+
+// noteResult records that a check ended with a result. c.mu is held.
+func (c *Checker) noteResult(at time.Time) {
+	if at.Sub(c.lastResultAt) > c.resultGap() {
+		c.resultsSince = at
+	}
+	c.lastResultAt = at
+}
+
+// lacksAddress reports whether a void check counts as a failure: for two intervals this machine has had no address for
+// the target, while other targets had results all the time. Such a target may have an address of a family that this
+// machine lacks, and would otherwise keep its verdict for ever. If no target has results, the fault is that of this
+// machine. c.mu is held.
+func (c *Checker) lacksAddress(t *target, o *outcome) bool {
+	if o.inconclusive != "local" || !errors.Is(o.err, syscall.EADDRNOTAVAIL) {
+		t.noAddressSince = time.Time{}
+		return false
+	}
+	if t.noAddressSince.IsZero() {
+		t.noAddressSince = o.end
+	}
+	// Results after a gap do not count at once: the other targets may have been void, too, until a moment ago.
+	since := t.noAddressSince
+	if c.resultsSince.After(since) {
+		since = c.resultsSince
+	}
+	return !c.lastResultAt.IsZero() && o.end.Sub(c.lastResultAt) <= c.resultGap() && o.end.Sub(since) >= 2*c.cfg.Interval
 }
 
 // repeatAt returns when a void check is repeated. c.mu is held.

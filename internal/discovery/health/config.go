@@ -10,9 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"path"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,8 +61,9 @@ type Auth struct {
 	// Header is the header's name, such as "Authorization". Empty: no header.
 	Header string
 	Value  string `json:"-"`
-	// Hosts are path.Match patterns for the host, or host:port, of targets that get the header. At least one is
-	// needed, because every gateway may register targets, and the secret must not go to all of them.
+	// Hosts are patterns for the host, or host:port, of targets that get the header, in the syntax of path.Match. Each
+	// wildcard matches within one label: *.example matches a.example, but neither example nor a.b.example. At least one
+	// pattern is needed, because every gateway may register targets, and the secret must not go to all of them.
 	Hosts []string
 }
 
@@ -81,14 +80,6 @@ func (a Auth) GoString() string { return strconv.Quote(a.String()) }
 
 // LogValue returns all but the value.
 func (a Auth) LogValue() slog.Value { return slog.StringValue(a.String()) }
-
-func (a Auth) allows(u *url.URL) bool {
-	return a.Header != "" && slices.ContainsFunc(a.Hosts, func(pattern string) bool {
-		host, _ := path.Match(pattern, u.Hostname())
-		hostPort, _ := path.Match(pattern, u.Host)
-		return host || hostPort
-	})
-}
 
 // Codes is a set of HTTP status codes, written like "200,204" or "200-299,401".
 type Codes []int
@@ -184,8 +175,9 @@ func (c Config) validate() error {
 		check(len(c.Auth.Hosts) > 0, "auth header needs the hosts it may be sent to")
 	}
 	for _, pattern := range c.Auth.Hosts {
-		_, err := path.Match(pattern, "")
-		check(err == nil && pattern != "", "auth header host %q is not a pattern such as oz-relayer-*", pattern)
+		if err := CheckHostPattern(pattern); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -34,12 +34,12 @@ func TestNew_InvalidConfig_NamesEveryProblem(t *testing.T) {
 	_, err := New(Config{
 		Interval: 999 * time.Millisecond, Timeout: time.Second, ConnectTimeout: 2 * time.Second, Path: "health",
 		Codes: Codes{200, 700}, Rise: 11, Fall: -1, MaxInFlight: -1,
-		Auth: Auth{Header: "X Y", Value: "a\nb", Hosts: []string{"[", ""}},
+		Auth: Auth{Header: "X Y", Value: "a\nb", Hosts: []string{"[", "", "a.[b"}},
 	})
 	require.Error(t, err)
 	for _, part := range []string{
 		"interval 999ms", "health check timeout 1s", "connect timeout 2s", `path "health"`, "code 700", "rise 11", "fall -1",
-		"in flight -1", `name "X Y"`, "value is empty or", `host "["`, `host ""`,
+		"in flight -1", `name "X Y"`, "value is empty or", `host "["`, `host ""`, `host "a.[b"`,
 	} {
 		require.ErrorContains(t, err, part)
 	}
@@ -113,4 +113,47 @@ func TestAuth_HostPatterns_AllowOnlyMatches(t *testing.T) {
 		require.Equal(t, want, auth.allows(u), raw)
 	}
 	require.False(t, Auth{Hosts: []string{"*"}}.allows(&url.URL{Host: "a"}))
+}
+
+// Every gateway may register a target at a host of its own, which must not get the secret.
+func TestAuth_Wildcard_MatchesWithinOneLabel(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		pattern, url string
+		want         bool
+	}{
+		{"oz-relayer-*", "http://oz-relayer-1:3000", true},
+		{"oz-relayer-*", "http://oz-relayer-1.evil.example", false},
+		{"oz-relayer-*", "http://oz-relayer-1.evil.example:3000", false},
+		{"oz-relayer-*", "http://oz-relayer-1.", false},
+		{"oz-relayer-[^x]*", "http://oz-relayer-.evil", false},
+		{"oz-relayer-?evil", "http://oz-relayer-.evil", false},
+		{"oz-relayer-*", "http://oz-relayer-1\u3002evil\u3002example", false}, // IDNA makes dots of them
+		{"oz-relayer-*", "http://oz-relayer-_\u3002evil\u3002example", false}, // a name that IDNA does not convert
+		{"oz-*", "http://[fe80::1%25oz-1]:3000", false},
+		{"*", "http://relayer", true},
+		{"*", "http://evil.example", false},
+		{"*", "http://[2001:db8::1]", false},
+		{"*.relayers.example", "http://a.relayers.example:1", true},
+		{"*.relayers.example", "http://a.b.relayers.example", false},
+		{"*.relayers.example", "http://relayers.example", false},
+		{"relayer-*:3000", "http://relayer-1:3000", true},
+		{"relayer-*:3000", "http://relayer-1:3001", false},
+		{"relayer-*:3000", "http://relayer-1.evil.example:3000", false},
+		{"relayer.*", "http://relayer:3000", false},
+		{"10.0.0.*", "http://10.0.0.7:3000", true},
+		{"10.0.0.*", "http://10.0.0.example:3000", false},
+		{"10.0.*.*:3000", "http://10.0.evil.example:3000", false},
+		{"[::1]:3000", "http://[::1]:3000", true},
+		{"::1", "http://[::1]:3000", true},
+		{"OZ-relayer-*", "http://oz-Relayer-1", true},
+		{"b\u00fccher.example", "http://b\u00fccher.example", true},
+		{"xn--*.example", "http://b\u00fccher.example", true},
+	} {
+		u, err := url.Parse(test.url)
+		require.NoError(t, err)
+		auth := Auth{Header: "X-Key", Value: "x", Hosts: []string{test.pattern}}
+		require.NoError(t, CheckHostPattern(test.pattern))
+		require.Equal(t, test.want, auth.allows(u), "%s %s", test.pattern, test.url)
+	}
 }

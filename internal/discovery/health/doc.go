@@ -28,6 +28,10 @@
 //   - with many checks in flight, this process's goroutines had to wait that long for a processor, or
 //   - the local machine lacked resources for it: file descriptors, ports, buffers.
 //
+// There is one exception. If this machine has no address for a target (EADDRNOTAVAIL) for two intervals, and checks of
+// other targets had results all that time, each further such check is a failure. The target may have an IPv6 address
+// alone, and this machine none. The same is reported if the ports towards one target are used up for that long.
+//
 // A void check is repeated soon, with growing gaps and at most 1,000 repeats a second overall. A refused connection,
 // an HTTP status and a response of gRPC's health service are never void, because they come from the service, however
 // late they are read. While a checker is that late, it removes only refusing services, not hanging ones.

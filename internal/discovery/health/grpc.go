@@ -56,10 +56,19 @@ func (p *grpcProbe) check(ctx context.Context, deadline time.Time) (err error) {
 		return answer(fmt.Sprintf("health service reports %v", resp.GetStatus()))
 	case ctx.Err() != nil:
 		return p.timedOut(ctx, deadline, err)
-	case st.Code() == codes.Unavailable:
-		return errors.New(st.Message())
 	default:
-		return answer(fmt.Sprintf("health service answers %v: %s", st.Code(), st.Message()))
+		// The message is the service's own text, or grpc-go's text with parts of the response.
+		message := p.quote(st.Message())
+		switch {
+		case message == "":
+			message = fmt.Sprintf("health service answers %v", st.Code())
+		case st.Code() != codes.Unavailable:
+			message = fmt.Sprintf("health service answers %v: %s", st.Code(), message)
+		}
+		if st.Code() == codes.Unavailable {
+			return errors.New(message)
+		}
+		return answer(message)
 	}
 }
 

@@ -23,7 +23,10 @@ import (
 // maxHeader is the maximum size of a response's header, including interim responses.
 const maxHeader = 16 << 10
 
-var errHeader = errors.New("header of the answer exceeded 16 KiB")
+var (
+	errHeader    = errors.New("header of the answer exceeded 16 KiB")
+	errMalformed = errors.New("malformed header of the answer")
+)
 
 // httpProbe sends one GET, without redirects, over a connection that is kept between checks. It implements HTTP/1.1
 // itself, in the goroutine of the check.
@@ -159,6 +162,9 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 	if err != nil {
 		if conn.left == 0 {
 			err = errHeader // a header line cut at the limit reads as malformed
+		}
+		if p.repeatsSecret(err.Error()) {
+			err = errMalformed // net/http's error quotes a malformed header line
 		}
 		return 0, "", err
 	}

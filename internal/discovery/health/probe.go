@@ -64,7 +64,7 @@ func local(err error) bool {
 
 // reason returns in a short line why a check failed.
 func reason(err error) string {
-	s := strings.ToValidUTF8(err.Error(), "?")
+	s := strings.Map(printable, strings.ToValidUTF8(err.Error(), "?")) // it may quote the service
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		s = "connection closed before the answer was complete"
 	}
@@ -80,6 +80,8 @@ type prober struct {
 	path     *url.URL
 	expected [600]bool
 	connPool connPool
+	// secrets are the texts that no reason may contain; never changed.
+	secrets []string
 	// header and authHeader are the headers of HTTP checks; never changed.
 	header, authHeader http.Header
 }
@@ -88,6 +90,7 @@ type prober struct {
 func newProber(cfg Config) *prober {
 	p := &prober{
 		cfg:      cfg,
+		secrets:  secrets(cfg.Auth.Value),
 		header:   http.Header{"User-Agent": {userAgent}},
 		connPool: connPool{limit: max(1, maxOpenFiles()/2), idle: make(map[origin]*httpConn)},
 	}

@@ -3,6 +3,7 @@ package health
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -31,18 +32,50 @@ func (p *prober) quotedReason(body []byte) string {
 			continue
 		}
 		var reason string
-		if d.Decode(&reason) != nil || p.repeatsSecret(reason) {
+		if d.Decode(&reason) != nil {
 			return ""
 		}
-		return strings.TrimSpace(strings.Map(printable, reason))
+		return p.quote(reason)
 	}
 	return ""
 }
 
-// repeatsSecret reports whether a text from a service contains the secret that its checks send.
+// quote returns a text from a service in printable form, or an empty string if it contains a secret.
+func (p *prober) quote(text string) string {
+	if p.repeatsSecret(text) {
+		return ""
+	}
+	return strings.TrimSpace(strings.Map(printable, text))
+}
+
+// repeatsSecret reports whether a text from a service contains the secret that its checks send, or a part of it.
 func (p *prober) repeatsSecret(s string) bool {
-	parts := strings.Fields(p.cfg.Auth.Value) // such as "Bearer" and a token
-	return len(parts) > 0 && strings.Contains(s, parts[len(parts)-1])
+	return slices.ContainsFunc(p.secrets, func(secret string) bool { return strings.Contains(s, secret) })
+}
+
+// minSecret is the length from which a part of an auth header's value counts as secret. Shorter parts, such as the
+// name of a parameter, occur in innocent texts.
+const minSecret = 4
+
+// secrets returns the parts of an auth header's value that must not be quoted. With several words, the first one is
+// the scheme, such as "Bearer". Each other word may be a secret, also without its quotation marks or the name of its
+// parameter.
+func secrets(value string) []string {
+	words := strings.Fields(value)
+	if len(words) == 0 {
+		return nil
+	}
+	last := len(words) - 1
+	all := []string{words[last]} // also if it is short
+	for _, word := range words[min(1, last):] {
+		parts := append(strings.FieldsFunc(word, func(r rune) bool { return strings.ContainsRune(`=,;:"'`, r) }), word)
+		for _, part := range parts {
+			if len(part) >= minSecret {
+				all = append(all, part)
+			}
+		}
+	}
+	return all
 }
 
 // printable replaces white space with a blank, and unprintable characters, including escape sequences, with "?".

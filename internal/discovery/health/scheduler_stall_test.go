@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -165,6 +166,96 @@ func TestChecker_VoidCheck_IsRepeatedSoon(t *testing.T) {
 		w.set("*", nil)
 		pause(time.Second)
 		require.Equal(t, Up, take(c)["relayer-0"].Verdict)
+	})
+}
+
+var noAddress = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.EADDRNOTAVAIL}
+
+// A relayer with an IPv6 address alone must not stay listed for ever, because the leader has none.
+func TestChecker_OneTargetWithoutAddress_IsDownAfterTwoIntervals(t *testing.T) {
+	t.Parallel()
+	for others, fall := range map[int]int{1: 1, 2: 3} {
+		synctest.Test(t, func(t *testing.T) {
+			w := new(world)
+			w.set("*", after(200*time.Millisecond, nil))
+			c := start(t, w, Config{Fall: fall})
+			c.Set(relayers(1 + others)...)
+			pause(12 * time.Second)
+			require.Equal(t, Up, take(c)["relayer-0"].Verdict)
+			w.set("http://relayer-0:3000", fails(noAddress))
+			pause(19 * time.Second)
+			require.NotContains(t, take(c), "relayer-0", "void")
+			pause(22 * time.Second)
+			r := take(c)["relayer-0"]
+			require.Equal(t, Down, r.Verdict)
+			require.Contains(t, r.Reason, "assign requested address")
+			failures := r.Failures
+			pause(10 * time.Second)
+			require.Equal(t, failures+1, take(c)["relayer-0"].Failures, "from then on once per interval")
+
+			w.set("http://relayer-0:3000", nil)
+			pause(10 * time.Second)
+			require.Equal(t, Up, take(c)["relayer-0"].Verdict)
+			w.set("http://relayer-0:3000", fails(noAddress))
+			pause(19 * time.Second)
+			require.NotContains(t, take(c), "relayer-0", "void again")
+		})
+	}
+}
+
+// A target that never had a verdict must get one, because the recovery of a director waits for it.
+func TestChecker_NewTargetWithoutAddress_GetsVerdict(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := new(world)
+		w.set("http://relayer-0:3000", fails(noAddress))
+		c := start(t, w, Config{})
+		c.Set(relayers(2)...)
+		pause(31 * time.Second)
+		require.Equal(t, Down, take(c)["relayer-0"].Verdict)
+	})
+}
+
+func TestChecker_NoTargetHasAddress_StaysVoid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := new(world)
+		c := start(t, w, Config{})
+		c.Set(relayers(100)...)
+		pause(12 * time.Second)
+		take(c)
+		w.set("*", fails(noAddress))
+		pause(5 * time.Minute)
+		require.Empty(t, take(c))
+
+		// The fault ends, for one target after the other.
+		for i := range 50 {
+			w.set(fmt.Sprintf("http://relayer-%d:3000", i), after(0, nil))
+			pause(300 * time.Millisecond)
+			for _, r := range take(c) {
+				require.Equal(t, Up, r.Verdict, r.ID)
+			}
+		}
+		w.set("*", nil)
+		pause(11 * time.Second)
+		results := take(c)
+		require.Len(t, results, 100)
+		for _, r := range results {
+			require.Equal(t, Up, r.Verdict)
+		}
+	})
+}
+
+// Connections that are kept give results, although this machine cannot open others.
+func TestChecker_OneTargetWithoutFileDescriptor_StaysVoid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := new(world)
+		w.set("http://relayer-0:3000", fails(&net.OpError{Op: "dial", Net: "tcp", Err: syscall.EMFILE}))
+		c := start(t, w, Config{})
+		c.Set(relayers(10)...)
+		pause(5 * time.Minute)
+		require.NotContains(t, take(c), "relayer-0")
 	})
 }
 

@@ -69,6 +69,9 @@ type target struct {
 	index int
 	// streak counts consecutive results that oppose the verdict; voids counts consecutive void checks.
 	streak, voids int
+	// noAddressSince is when the first of the latest checks in a row without a local address ended; zero if the last
+	// check had another outcome.
+	noAddressSince time.Time
 }
 
 // close releases the probe's resources; no check runs.

@@ -197,7 +197,7 @@ func TestWriter_RedisReturnsError_ReportsAndRecovers(t *testing.T) {
 			s := testredis.Start(t, test.server...)
 			var book logbook
 			test.begin(t, s)
-			w := start(t, mirror.Config{Client: newClient(t, s.URL()), Logger: book.logger()})
+			w := start(t, mirror.Config{Client: newClient(t, s.URL()+patient), Timeout: time.Minute, Logger: book.logger()})
 			w.Update(entries(mirror.Healthy, "a"), nil)
 			eventually(t, "the reason", func() bool {
 				err := w.Status().Err

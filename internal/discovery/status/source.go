@@ -27,6 +27,7 @@ type source struct {
 	hasLeader func() bool
 	// encode returns the page of an answer that is age old. Readers of a current answer share its page.
 	encode func(_ *rollcallv1.GetStatusResponse, age time.Duration) page
+	budget time.Duration   // the constant, unless a test sets it
 	ctx    context.Context // of requests
 	// close cancels the requests. running waits for their goroutines.
 	close   context.CancelFunc
@@ -53,7 +54,7 @@ type fetch struct {
 func newSource(
 	ask func(context.Context) (*rollcallv1.GetStatusResponse, error), led func() bool, encode func(*rollcallv1.GetStatusResponse, time.Duration) page,
 ) *source {
-	s := &source{ask: ask, hasLeader: led, encode: encode}
+	s := &source{ask: ask, hasLeader: led, encode: encode, budget: budget}
 	s.ctx, s.close = context.WithCancel(context.Background())
 	return s
 }
@@ -96,7 +97,7 @@ func (s *source) newFetch() (q *fetch, wait time.Duration) {
 	if s.last != nil && time.Since(s.last.at) < recent {
 		return s.asking, patience
 	}
-	return s.asking, budget
+	return s.asking, s.budget
 }
 
 func (s *source) store(q *fetch) {
