@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
 // binary is the program of the roles, built once by TestMain.
@@ -147,8 +149,7 @@ func TestRun_RollcallIsMissing_NamesTheFlag(t *testing.T) {
 // freeAddress returns an address at which no process listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := testproc.FreePort()
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }

@@ -187,7 +187,7 @@ func TestCluster_OutcomeUnknown_SetsTheExitCode(t *testing.T) {
 	require.Contains(t, r.stderr, "rollcall cluster remove: may be done or not: ")
 	require.Contains(t, r.stderr, "Look before you repeat it")
 
-	r = rollcall(t, "services", "deregister", "x", "--coordinators", fake.address, "--timeout", "500ms")
+	r = rollcall(t, "services", "deregister", "x", "--coordinators", fake.address, "--timeout", "2s")
 	require.Equal(t, cli.ExitUnknown, r.code, r.stderr)
 	require.Contains(t, r.stderr, "rollcall services deregister: may be done or not: ")
 }

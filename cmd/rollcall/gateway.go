@@ -33,7 +33,7 @@ type gatewayCmd struct {
 	AllowRemote       bool          `env:"ROLLCALL_GATEWAY_ALLOW_REMOTE" group:"Gateway" help:"Listen at other than loopback addresses too: every process that reaches them may advertise services."`
 	Hosts             []string      `env:"ROLLCALL_GATEWAY_HOSTS" placeholder:"NAME" group:"Gateway" help:"Names besides localhost by which processes may call it."`
 	StateDir          string        `env:"ROLLCALL_GATEWAY_STATE_DIR" default:"gateway-data" placeholder:"FOLDER" group:"Gateway" help:"Folder to remember advertised services in, so that a restart forgets none."`
-	MissingFilesGrace time.Duration `env:"ROLLCALL_MISSING_FILES_GRACE" default:"1m" min:"0s" max:"24h" group:"Gateway" help:"How long services stay when all definition files are gone at once, as while a deployment replaces them."`
+	MissingFilesGrace time.Duration `env:"ROLLCALL_MISSING_FILES_GRACE" default:"1m" min:"0s" max:"24h" group:"Gateway" help:"How long services stay when all of several definition files are gone at once, as while a deployment replaces them; the removal of a single file counts at once."`
 	Host              string        `env:"ROLLCALL_HOST" group:"Gateway" help:"This host's name, for services that do not give one; the system's by default."`
 	DeregisterOnStop  bool          `env:"ROLLCALL_DEREGISTER_ON_STOP" group:"Gateway" help:"Deregister everything on a stop signal: for a host that will not be back."`
 

@@ -197,7 +197,7 @@ func TestKeysDrain_NoWait_PausesAllTheSame(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `SELECT FROM relayer_keys WHERE address = $1 FOR UPDATE`, held)
 	require.NoError(t, err)
-	res = rollcall(t, r.operator("keys", "drain", held, "--wait", "100ms", "--timeout", "1s")...)
+	res = rollcall(t, r.operator("keys", "drain", held, "--wait", "100ms", "--timeout", "5s")...)
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Equal(t, cli.ExitUnknown, res.code, res.stderr)
 	require.Contains(t, res.stderr, `Look before you repeat it: "rollcall keys list".`)

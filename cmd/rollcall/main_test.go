@@ -195,7 +195,8 @@ func serveWell(t *testing.T, address string) {
 	t.Cleanup(s.Close)
 }
 
-// freeAddress is one that nothing listens at now, below the range that connections take their ports from.
+// freeAddress is one that nothing listens at now, below the range that connections take their ports from, and between
+// the ports of package testproc and those of rollcall-dev.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	freePort.Lock()
@@ -213,7 +214,7 @@ func freeAddress(t *testing.T) string {
 var freePort = struct {
 	sync.Mutex
 	next int
-}{next: 18_000}
+}{next: 15_000}
 
 var volatile = []struct {
 	pattern *regexp.Regexp

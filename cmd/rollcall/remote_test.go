@@ -48,7 +48,7 @@ func TestCluster_TLSMismatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, command := range [][]string{{"cluster", "status"}, {"services", "list"}, {"status"}} {
-				r := rollcall(t, append(append(command, "--coordinators", tc.address, "--timeout", "2s"), tc.flags...)...)
+				r := rollcall(t, append(append(command, "--coordinators", tc.address, "--timeout", "5s"), tc.flags...)...)
 				require.Equal(t, cli.ExitNotDone, r.code)
 				require.Contains(t, r.stderr, tc.address+": ")
 				require.Contains(t, r.stderr, tc.want)
@@ -63,7 +63,7 @@ func TestCluster_TLSMismatch(t *testing.T) {
 func TestCluster_NoLeader(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
-	r := rollcall(t, "services", "list", "--coordinators", address+",coordinator.invalid:7400", "--timeout", "2s")
+	r := rollcall(t, "services", "list", "--coordinators", address+",coordinator.invalid:7400", "--timeout", "5s")
 	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "no coordinator leads: "+address+": connection refused; coordinator.invalid:7400: lookup coordinator.invalid")
 	require.Contains(t, r.stderr, "Check --coordinators (ROLLCALL_COORDINATORS)")

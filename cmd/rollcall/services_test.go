@@ -112,7 +112,7 @@ func TestServicesDeregister_OwnedByGateway_NeedsForce(t *testing.T) {
 
 func TestServicesList_NoCoordinatorAnswers(t *testing.T) {
 	t.Parallel()
-	r := rollcall(t, "services", "list", "--coordinators", freeAddress(t), "--timeout", "300ms")
+	r := rollcall(t, "services", "list", "--coordinators", freeAddress(t), "--timeout", "3s")
 	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "rollcall services list: ")
 	require.Contains(t, r.stderr, "no coordinator leads")

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/tls"
 	"os"
-	"path"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -24,7 +23,7 @@ type probeFlags struct {
 	ExpectedCodes    string   `env:"HEALTH_CHECK_EXPECTED_CODES" default:"200" help:"HTTP status codes of a healthy service, such as 200,204 or 200-299."`
 	AuthHeader       string   `env:"HEALTH_CHECK_AUTH_HEADER" placeholder:"NAME: VALUE" secret:"" help:"Header sent with checks, such as \"Authorization: Bearer …\"."`
 	AuthHeaderFile   string   `env:"HEALTH_CHECK_AUTH_HEADER_FILE" placeholder:"FILE" help:"File that holds it."`
-	AuthHosts        []string `env:"HEALTH_CHECK_AUTH_HOSTS" placeholder:"PATTERN" help:"Hosts, or host:port, that get the header; * and ? match within a name."`
+	AuthHosts        []string `env:"HEALTH_CHECK_AUTH_HOSTS" placeholder:"PATTERN" help:"Hosts, or host:port, that get the header; * and ? match within one label of a name."`
 	CAFile           string   `name:"ca-file" env:"HEALTH_CHECK_CA_FILE" placeholder:"FILE" help:"Certificates of the CAs that those of https:// and grpcs:// services must lead to, PEM; by default the system's."`
 }
 
@@ -61,7 +60,7 @@ func (f *probeFlags) checkAuth(p *config.Problems) {
 		p.Addf(field, "write it as Name: value", "is not an HTTP header")
 	}
 	for _, pattern := range f.AuthHosts {
-		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+		if health.CheckHostPattern(pattern) != nil {
 			p.Addf(&f.AuthHosts, "give one such as oz-relayer-*", "%q is not a pattern", pattern)
 		}
 	}

@@ -33,7 +33,7 @@ func (KeysResyncCmd) Help() string {
 	return fmt.Sprintf(`It counts the pending transactions again; moves the next nonce up to the highest count, mined or pending, that any
 node reports, if another sender has used the key; and fills nonces below it that no transaction has with no-ops, which relayers
 sign. It never moves a nonce down and drops nothing. It enables a key again that was stopped for a nonce jump. It refuses nodes
-that count differently, and asks before it moves a nonce by more than %d.
+that count differently, and counts that go on changing; it asks before it moves a nonce by more than %d.
 
 With --set-nonce a key's next nonce moves to N. Down it moves only where nothing was signed for N or above, and no node knows of
 a transaction there. Accepted transactions that had such a nonce wait in the queue again. Up it leaves nonces without a

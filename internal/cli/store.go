@@ -19,15 +19,15 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// DatabaseFlags are how an operator's command reaches the relayers' store. No relayer has to run for it.
-type DatabaseFlags struct {
+// databaseFlags are how an operator's command reaches the relayers' store. No relayer has to run for it.
+type databaseFlags struct {
 	DatabaseURL string        `env:"DATABASE_URL,RELAYER_DATABASE_URL" placeholder:"URL" secret:"" help:"Postgres: postgres://user:password@host:port/database. By default that of the cluster that \"rollcall-dev\" runs in build/dev."`
 	URLFile     string        `name:"database-url-file" env:"DATABASE_URL_FILE,RELAYER_DATABASE_URL_FILE" placeholder:"FILE" help:"File that holds the URL."`
 	Timeout     time.Duration `env:"ROLLCALL_TIMEOUT" default:"10s" min:"100ms" max:"10m" help:"How long to wait for an answer."`
 }
 
 // CheckFlags fills in what "rollcall-dev" runs, where no database is named, and returns what that is then.
-func (d *DatabaseFlags) CheckFlags(p *config.Problems) (running *devinfo.Info) {
+func (d *databaseFlags) CheckFlags(p *config.Problems) (running *devinfo.Info) {
 	given := d.DatabaseURL != "" || d.URLFile != ""
 	ReadSecret(p, &d.DatabaseURL, &d.URLFile)
 	if given {
@@ -44,7 +44,7 @@ func (d *DatabaseFlags) CheckFlags(p *config.Problems) (running *devinfo.Info) {
 }
 
 // Open connects. It tries once: a person waits.
-func (d *DatabaseFlags) Open(ctx context.Context) (*pgxpool.Pool, error) {
+func (d *databaseFlags) Open(ctx context.Context) (*pgxpool.Pool, error) {
 	db, err := postgres.Open(ctx, postgres.Config{URL: d.DatabaseURL, ApplicationName: "rollcall operator", MaxConns: 4, Wait: -1})
 	if err != nil {
 		return nil, databaseError(err)
@@ -69,8 +69,8 @@ func CheckDatabaseURL(p *config.Problems, url, file *string) {
 	}
 }
 
-// SchemaError adds the remedy for a schema that is too old.
-func SchemaError(err error) error {
+// schemaError adds the remedy for a schema that is too old.
+func schemaError(err error) error {
 	if _, ok := errors.AsType[*postgres.OlderError](err); ok {
 		return WithFix(err, `Bring it up to date with "rollcall migrate".`)
 	}
@@ -79,7 +79,7 @@ func SchemaError(err error) error {
 
 // poolFlags are which pool of keys it is about.
 type poolFlags struct {
-	DatabaseFlags
+	databaseFlags
 	PoolID  string `env:"RELAYER_POOL_ID" placeholder:"NAME" help:"Name of the pool of keys: pool by default, or that of \"rollcall-dev\"."`
 	ChainID uint64 `name:"chain-id" env:"RELAYER_CHAIN_ID" placeholder:"ID" help:"Chain that the keys are used on."`
 }
@@ -110,7 +110,7 @@ func (f *poolFlags) admin(ctx context.Context) (_ *admin.Admin, _ context.Contex
 		return a, ctx, end, nil
 	}
 	end()
-	err = SchemaError(err)
+	err = schemaError(err)
 	if _, ok := errors.AsType[*store.UnknownPoolError](err); ok {
 		err = WithFix(err, "Check --pool-id (RELAYER_POOL_ID) and --chain-id (RELAYER_CHAIN_ID), or start its relayers.")
 	}

@@ -21,7 +21,7 @@ import (
 
 // relayFlags are where the relay path's transactions are.
 type relayFlags struct {
-	DatabaseFlags
+	databaseFlags
 }
 
 // open connects; the context ends with the timeout, and end releases both.
@@ -36,7 +36,7 @@ func (f *relayFlags) open(ctx context.Context) (_ *store.Store, db *pgxpool.Pool
 	for _, m := range []postgres.Migrations{store.Migrations(), queue.Migrations()} {
 		if err := postgres.Check(ctx, db, m); err != nil {
 			end()
-			return nil, nil, nil, nil, SchemaError(err)
+			return nil, nil, nil, nil, schemaError(err)
 		}
 	}
 	return store.New(db, store.Config{Enqueue: queue.EnqueueSQL}), db, ctx, end, nil

@@ -34,9 +34,11 @@ func (c *cluster) undisturbed() (stop func()) {
 	var worst time.Duration
 	count := 0
 	done.Go(func() {
+		writer := &rollcallv1.Writer{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "beside"}, Incarnation: 1}
 		for ctx.Err() == nil && failed == nil {
 			begun := time.Now()
-			req := &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{service("undisturbed", fmt.Sprintf("http://127.0.0.1:1/%d", count))}}
+			writer.Seq++
+			req := &rollcallv1.RegisterServicesRequest{Writer: writer, Services: []*rollcallv1.Service{service("undisturbed", fmt.Sprintf("http://127.0.0.1:1/%d", count))}}
 			req.Services[0].Kind = "other"
 			if _, err := client.Register(ctx, req); err != nil && ctx.Err() == nil {
 				failed = err
@@ -59,7 +61,7 @@ func (c *cluster) undisturbed() (stop func()) {
 
 func TestRequests_Invalid_AreRejectedWithReason(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, options{})
+	c := startCluster(t, options{env: steady})
 	relayers, ids := fleet(t, 2)
 	c.register(relayers...)
 	c.awaitActive(patience, ids...)
@@ -127,7 +129,7 @@ func TestRequests_Invalid_AreRejectedWithReason(t *testing.T) {
 
 func TestHTTP_CoordinatorInvalidRequests_AreCutOff(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, options{})
+	c := startCluster(t, options{env: steady})
 	leader, epoch := c.leader()
 	stop := c.undisturbed()
 
@@ -222,7 +224,7 @@ func TestHTTP_GatewayInvalidRequests_AreCutOff(t *testing.T) {
 
 func TestClusterPort_SilenceAndGarbage_DoNotDisturb(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, options{})
+	c := startCluster(t, options{env: steady})
 	c.leader()
 	stop := c.undisturbed()
 	var cut sync.WaitGroup

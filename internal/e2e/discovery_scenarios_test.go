@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,8 +109,11 @@ func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 	stalled, running := rollcallv1.DirectorState_DIRECTOR_STATE_STALLED, rollcallv1.DirectorState_DIRECTOR_STATE_RUNNING
 	none := &rollcallv1.Stall{Kind: "relayer", Needed: 1}
 	c.awaitDirector(stalled, none)
-	_, page := c.follower().page(t, "/status")
-	require.Contains(t, page, `"director":"stalled","stalls":[{"kind":"relayer","needed":1,"available":0}]`)
+	follower := c.follower()
+	eventually(t, patience, func() bool {
+		_, page := follower.page(t, "/status")
+		return strings.Contains(page, `"director":"stalled","stalls":[{"kind":"relayer","needed":1,"available":0}]`)
+	}, "the page reports the stall")
 	require.Contains(t, c.mustCLI("status"), "stalled")
 
 	relayers[0].answer(503)

@@ -91,6 +91,8 @@ func TestTransfer_TargetDiesOrFreezes_ClusterStaysWritable(t *testing.T) {
 			stop := c.watchSet(ids...)
 			for round := range 3 {
 				target := c.follower()
+				asks := func() int { return len(target.logged("received leadership transfer request")) }
+				before := asks() // of its current process
 				interrupted := make(chan struct{})
 				if name == "paused" { // and before it receives the request
 					interrupt(target.process)
@@ -101,7 +103,7 @@ func TestTransfer_TargetDiesOrFreezes_ClusterStaysWritable(t *testing.T) {
 				}()
 				if name == "killed" {
 					eventually(t, patience, func() bool {
-						return len(target.logged("received leadership transfer request")) > round || asked(interrupted)
+						return asks() > before || asked(interrupted)
 					}, "the transfer")
 					interrupt(target.process)
 				}

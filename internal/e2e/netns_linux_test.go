@@ -240,7 +240,7 @@ func partitionLeader(t *testing.T) {
 	for range 2 {
 		old, was := c.leader()
 		for _, n := range c.others(old) {
-			require.True(t, c.reaches(old, n))
+			eventually(t, patience, func() bool { return c.reaches(old, n) }, "it is reached")
 		}
 		c.unplug(old)
 		for _, n := range c.others(old) {

@@ -231,7 +231,7 @@ var (
 	portNext = portFirst + rand.IntN(portLast-portFirst)
 )
 
-// Ports below the kernel's range of ephemeral ports, and above those of package testredis.
+// Ports below the kernel's range of ephemeral ports, and above those of package testproc, cmd/rollcall and rollcall-dev.
 const portFirst, portLast = 30_000, 32_700
 
 // freePort returns a port that no other test takes while its process is down. The next call returns its successor in

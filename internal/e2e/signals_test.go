@@ -19,7 +19,7 @@ import (
 )
 
 // election is how long a registration may wait for another leader, even on a busy machine.
-const election = 1500 * time.Millisecond
+const election = 5 * time.Second
 
 // stream registers one new service after the other at the current leader. The returned function ends it. It fails the
 // test if an acknowledged service is lost, one was rejected, or one took longer than an election.

@@ -34,7 +34,7 @@ var (
 // find looks up the services' containers, running or not. Both generations of Compose set these labels, while they name
 // containers differently.
 func (d *drill) find() {
-	found := strings.Fields(d.docker("ps", "--all", "--filter", "label=com.docker.compose.project="+project,
+	found := strings.Fields(d.run("ps", "--all", "--filter", "label=com.docker.compose.project="+project,
 		"--format", `{{.Label "com.docker.compose.service"}} {{.ID}}`))
 	if len(found) == 0 {
 		d.check(fmt.Errorf("there is no project %s: run scripts/compose.sh drill", project))
@@ -45,8 +45,10 @@ func (d *drill) find() {
 	}
 }
 
-// docker runs a command of the Docker client and returns its output.
-func (d *drill) docker(args ...string) string {
+// run runs a command of the Docker client and returns its output.
+func (d *drill) run(args ...string) string {
+	start := time.Now()
+	defer func() { d.docker += time.Since(start) }()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "docker", args...).Output()
@@ -62,13 +64,13 @@ func (d *drill) each(services []string, command ...string) string {
 	for _, s := range services {
 		command = append(command, d.containers[s])
 	}
-	return d.docker(command...)
+	return d.run(command...)
 }
 
 // act runs a Docker command, given as words. The time of the next row begins with it. Docker does not restart a container
 // that was killed by command.
 func (d *drill) act(command string, services ...string) {
-	d.start = time.Now()
+	d.begin()
 	d.each(services, strings.Fields(command)...)
 }
 
@@ -81,7 +83,7 @@ func (d *drill) inspect(template string, services ...string) []string {
 }
 
 func (d *drill) exec(service string, command ...string) string {
-	return d.docker(append([]string{"exec", d.containers[service]}, command...)...)
+	return d.run(append([]string{"exec", d.containers[service]}, command...)...)
 }
 
 // answers returns whether an address answers inside a container.
@@ -206,7 +208,7 @@ func (c command) epoch() uint64 {
 // active set, from a reader that polls every 10 ms. If the reader ends, so does MONITOR.
 func (d *drill) watch() {
 	d.exec("redis", "touch", "/tmp/commands", "/tmp/polls")
-	d.docker("exec", "--detach", d.containers["redis"], "sh", "-c", "redis-cli MONITOR >/tmp/commands & "+
+	d.run("exec", "--detach", d.containers["redis"], "sh", "-c", "redis-cli MONITOR >/tmp/commands & "+
 		"redis-cli --csv -r -1 -i 0.01 SMEMBERS "+activeKey+" >/tmp/polls; kill $!")
 	d.mark()
 }

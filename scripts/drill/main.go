@@ -36,6 +36,7 @@ type drill struct {
 	out          io.Writer
 	rows, failed int
 	start        time.Time         // of the next row's time
+	docker       time.Duration     // of that time, which Docker's own commands take
 	err          error             // that ended the attempt
 	containers   map[string]string // ids by service
 	relayedIDs   []common.Hash     // of the transactions of the relay path
@@ -77,10 +78,15 @@ func (d *drill) check(err error) {
 
 const rowFormat = "%-52s %-46s %-52s %8s %6s  %s\n"
 
-// row prints a row of the table. Its time began with the last act, or at the row before. A limit of 0 is none.
+// begin begins the time of the next row.
+func (d *drill) begin() { d.start, d.docker = time.Now(), 0 }
+
+// row prints a row of the table. Its time began with the last act, or at the row before. A limit of 0 is none. Another one is
+// printed with the time that Docker's commands took in the act and in the last look, because a busy machine delays them.
 func (d *drill) row(step, expected, seen string, limit time.Duration, ok bool) {
 	took, most, verdict := time.Since(d.start), "-", "ok"
 	if limit > 0 {
+		limit += d.docker
 		most, ok = fmt.Sprintf("%.1f", limit.Seconds()), ok && took <= limit
 	}
 	if !ok {
@@ -89,7 +95,7 @@ func (d *drill) row(step, expected, seen string, limit time.Duration, ok bool) {
 	}
 	d.rows++
 	fmt.Fprintf(d.out, rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), most, verdict)
-	d.start = time.Now()
+	d.begin()
 }
 
 // await calls read until it returns the expected text, and prints a row with the last text, or the error.
@@ -102,12 +108,13 @@ func (d *drill) await(step, expected string, limit time.Duration, read func() st
 
 // awaitThat is await for a look that reports itself whether it is as expected.
 func (d *drill) awaitThat(step, expected string, limit time.Duration, look func() (seen string, ok bool)) {
-	for ; ; time.Sleep(50 * time.Millisecond) {
+	for act := d.docker; ; time.Sleep(50 * time.Millisecond) {
+		d.docker = act
 		seen, ok := "", false
 		if err := d.attempt(func() { seen, ok = look() }); err != nil {
 			seen = err.Error()
 		}
-		if ok || time.Since(d.start) > limit {
+		if ok || time.Since(d.start) > limit+d.docker {
 			d.row(step, expected, seen, limit, ok)
 			return
 		}
@@ -115,7 +122,7 @@ func (d *drill) awaitThat(step, expected string, limit time.Duration, look func(
 }
 
 func (d *drill) awaitReady(step string) {
-	d.await(step, fmt.Sprint(coordinators), 30*time.Second, d.ready)
+	d.await(step, fmt.Sprint(coordinators), startLimit, d.ready)
 }
 
 // awaitMeta waits until the leader's record is as expected, and returns it.
@@ -128,11 +135,10 @@ func (d *drill) awaitMeta(step, expected string, limit time.Duration, ok func(no
 }
 
 // depose runs a Docker command on the leader, and waits until another one has claimed Redis under a higher epoch.
-func (d *drill) depose(step, command string) (leader string, claim meta) {
-	old := d.meta()
+func (d *drill) depose(step, command string, old meta) (claim meta) {
 	d.act(command, old.Leader)
 	expected := fmt.Sprintf("another leader, epoch above %d", old.Epoch)
-	return old.Leader, d.awaitMeta(step+" "+old.Leader+", the leader", expected, 5*time.Second, func(now meta) bool {
+	return d.awaitMeta(step+" "+old.Leader+", the leader", expected, 5*time.Second, func(now meta) bool {
 		return now.Epoch > old.Epoch && now.Leader != old.Leader
 	})
 }
@@ -152,9 +158,10 @@ func (d *drill) allUp() {
 
 const (
 	twoRounds = 2 * interval // of a new leader's checks
-	// allowance is how long a removal may take beyond the interval: the 500 ms of a check that meets a half-stopped
-	// container, and docker's time to signal that container and to read Redis.
-	allowance = 750 * time.Millisecond
+	// checkTimeout is how long a removal may take beyond the interval, by a check that meets a half-stopped container.
+	checkTimeout = 500 * time.Millisecond
+	// startLimit is the limit for a container's start. No promise depends on it.
+	startLimit = 30 * time.Second
 	// stop is Docker's command that ends a container with SIGTERM, and with SIGKILL after 15 s.
 	stop = "stop --time 15"
 )
@@ -162,22 +169,24 @@ const (
 func (d *drill) relayerStops() {
 	victim, others := relayers[2], relayers[:2]
 	d.act("kill --signal TERM", victim) // returns at once, because checks may fail long before the container has stopped
-	d.await("stop "+victim, fmt.Sprint(others), interval+allowance, d.active)
+	d.await("stop "+victim, fmt.Sprint(others), interval+checkTimeout, d.active)
 	d.act("wait", victim)
 	d.act("start", victim)
-	d.awaitHealth("start "+victim, "200", 6*time.Second, victim)
+	d.awaitHealth("start "+victim, "200", startLimit, victim)
 	d.await("  the set then", fmt.Sprint(relayers), interval+time.Second, d.active)
 }
 
 func (d *drill) leaderKilled() {
-	leader, _ := d.depose("kill", "kill")
+	old := d.meta()
+	d.depose("kill", "kill", old)
 	time.Sleep(twoRounds)
-	d.act("start", leader)
-	d.awaitReady("start " + leader)
+	d.act("start", old.Leader)
+	d.awaitReady("start " + old.Leader)
 }
 
 func (d *drill) leaderCutOff() {
-	leader := d.meta().Leader
+	old := d.meta()
+	leader := old.Leader
 	var shared, own []string // its peers' addresses that it reaches now; and those that it never reaches
 	for _, peer := range coordinators {
 		if peer != leader {
@@ -188,7 +197,7 @@ func (d *drill) leaderCutOff() {
 	}
 	d.reach(leader, "answers", shared...)
 	const network = project + "_cluster"
-	_, claim := d.depose("cut off", "network disconnect "+network)
+	claim := d.depose("cut off", "network disconnect "+network, old)
 	d.reach(leader, "does not answer", append(shared, own...)...)
 	d.reach(leader, "answers", "tcp://redis:6379")
 	d.reach(leader, "does not answer", readyURL)
@@ -208,11 +217,12 @@ func (d *drill) reach(from, expected string, urls ...string) {
 }
 
 func (d *drill) leaderPaused() {
-	leader, claim := d.depose("pause", "pause")
+	old := d.meta()
+	claim := d.depose("pause", "pause", old)
 	time.Sleep(interval)
-	d.act("unpause", leader)
+	d.act("unpause", old.Leader)
 	time.Sleep(twoRounds)
-	d.silent("wake "+leader, leader, claim, true) // once it runs again, it may be elected again
+	d.silent("wake "+old.Leader, old.Leader, claim, true) // once it runs again, it may be elected again
 	d.awaitReady("  the coordinators")
 }
 
@@ -239,7 +249,7 @@ func (d *drill) gatewayKilled() {
 	d.await("kill the gateway", before, 10*time.Second+twoRounds, d.directory)
 	d.act("start", "gateway")
 	ready := func() string { return d.answers("gateway", "http://127.0.0.1:7401/readyz") }
-	d.await("start the gateway", "answers", 30*time.Second, ready)
+	d.await("start the gateway", "answers", startLimit, ready)
 	time.Sleep(interval)
 	d.await("  the directory then", before, 10*time.Second+twoRounds, d.directory)
 }
@@ -252,13 +262,14 @@ func (d *drill) coordinatorsStopped() {
 	})
 	before := d.meta()
 	time.Sleep(2 * interval)
-	d.awaitMeta("  the leader's record after two intervals", "not updated", 3*interval, func(now meta) bool {
+	d.begin()
+	d.awaitMeta("  the leader's record after two intervals", "not updated", time.Second, func(now meta) bool {
 		return now.UpdatedAt.Equal(before.UpdatedAt)
 	})
 	d.await("  the set", fmt.Sprint(relayers), time.Second, d.active)
 	d.act("start", coordinators...)
 	expected := fmt.Sprintf("epoch above %d, updated again", before.Epoch)
-	d.awaitMeta("start all coordinators", expected, 20*time.Second, func(now meta) bool {
+	d.awaitMeta("start all coordinators", expected, startLimit, func(now meta) bool {
 		return now.Epoch > before.Epoch && now.UpdatedAt.After(before.UpdatedAt)
 	})
 	d.await("  the directory", services, 10*time.Second+twoRounds, d.directory)

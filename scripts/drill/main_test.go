@@ -38,6 +38,35 @@ func TestAwait_AfterOtherRows_TimesItsOwnPart(t *testing.T) {
 	})
 }
 
+// The limit applies to the cluster, not to the Docker client: its part of the act and of the last look is added.
+func TestAwait_DockerIsSlow_AddsItsTimeToTheLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		d := &drill{out: &out}
+		docker := func(takes time.Duration) { time.Sleep(takes); d.docker += takes }
+		await := func(looks int, fields ...string) {
+			t.Helper()
+			d.begin()
+			docker(2 * time.Second)
+			d.await("step", "seen", time.Second, func() string {
+				docker(400 * time.Millisecond)
+				if looks--; looks > 0 {
+					return "nothing"
+				}
+				return "seen"
+			})
+			require.Equal(t, fields, strings.Fields(out.String()))
+			out.Reset()
+		}
+		await(1, "step", "seen", "seen", "2.4", "3.4", "ok")
+		await(3, "step", "seen", "seen", "3.3", "3.4", "ok")
+		await(4, "step", "seen", "seen", "3.8", "3.4", "FAIL")
+		await(5, "step", "seen", "nothing", "3.8", "3.4", "FAIL")
+		require.Zero(t, d.docker)
+	})
+}
+
 // A failed command ends one look of a row, but the whole step outside of it.
 func TestCheck_InLookAndStep_EndsEach(t *testing.T) {
 	t.Parallel()

@@ -118,7 +118,7 @@ func (d *drill) relayed(step string, limit time.Duration, fault, undo func()) {
 	for ; count < early; count++ {
 		<-b.accepted
 	}
-	d.start = time.Now()
+	d.begin()
 	fault()
 	for range b.accepted {
 		count++
@@ -216,8 +216,8 @@ func (d *drill) relayPathSurvives() {
 
 	// Meanwhile consumer-1 continues with the relayers that it knows, and is ready.
 	d.relayed("kill api-1", soon, do("kill", apis[0]), do("start", apis[0]))
-	var leader string
-	d.relayed("  meanwhile", soon, func() { leader, _ = d.depose("kill", "kill") }, func() { d.act("start", leader) })
+	var old meta
+	d.relayed("  meanwhile", soon, func() { old = d.meta(); d.depose("kill", "kill", old) }, func() { d.act("start", old.Leader) })
 	d.relayed("restart Redis empty", soon, func() { d.act("kill", "redis"); d.act("start", "redis") }, nothing)
 	d.relayed("kill PostgreSQL for 3 s", lease, func() {
 		d.act("kill", "postgres")

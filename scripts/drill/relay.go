@@ -123,7 +123,7 @@ func (d *drill) relayerKilled() {
 	d.awaitConfirmed("  these", other, limit, ids...)
 	d.awaitPaid(other, to, burst)
 	d.act("start", victim)
-	d.awaitHealth("start", "200", 10*time.Second, victim)
+	d.awaitHealth("start", "200", startLimit, victim)
 	d.await("  the set", fmt.Sprint(relayers), interval+time.Second, d.active)
 }
 
@@ -133,14 +133,14 @@ func (d *drill) storeStopped() {
 	to := newAddress()
 	before := d.accepted(d.payment(relayers[0], to+"before", to))
 	d.act(stop, "postgres")
-	d.start = time.Now() // it may wait for its clients
+	d.begin() // it may wait for its clients
 	d.awaitHealth("stop PostgreSQL", "503 database", 10*time.Second, relayers...)
 	d.await("  a transaction then", "503", time.Second, func() string {
 		return fmt.Sprint(d.call(d.payment(relayers[1], to+"during", to)).code)
 	})
 	d.await("  the set", fmt.Sprint([]string{}), interval+time.Second, d.active)
 	d.act("start", "postgres")
-	d.awaitHealth("start PostgreSQL", "200", 20*time.Second, relayers...)
+	d.awaitHealth("start PostgreSQL", "200", startLimit, relayers...)
 	d.await("  the set", fmt.Sprint(relayers), interval+time.Second, d.active)
 	after := d.accepted(d.payment(relayers[1], to+"during", to))
 	d.awaitConfirmed("  the transactions before, and refused then", relayers[2], 30*time.Second, before, after)

@@ -28,12 +28,14 @@ const (
 	pidFile   = "postmaster.pid"
 	logLimit  = 8 << 20 // size in bytes from which a start begins a new log
 
-	startLimit = time.Minute            // recovery after a crash may take long
-	stopLimit  = 30 * time.Second       // after that it is killed
-	pollEvery  = 10 * time.Millisecond  // for conditions without a signal
-	lingering  = 10 * time.Second       // a server whose parent was killed a moment ago may still be ending
-	dialLimit  = 500 * time.Millisecond // one attempt to connect to a starting server
+	stopLimit = 30 * time.Second       // after that it is killed
+	pollEvery = 10 * time.Millisecond  // for conditions without a signal
+	lingering = 10 * time.Second       // a server whose parent was killed a moment ago may still be ending
+	dialLimit = 500 * time.Millisecond // one attempt to connect to a starting server
 )
+
+// StartLimit is how long a start may take. Recovery after a crash takes long on a busy machine.
+const StartLimit = 2 * time.Minute
 
 // Config configures a server.
 type Config struct {
@@ -86,7 +88,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("postgres server: %w", err)
 	}
 	s := &Server{cfg: cfg}
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	ctx, cancel := context.WithTimeout(ctx, StartLimit)
 	defer cancel()
 	if err := s.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("postgres server: %w", err)
@@ -198,7 +200,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	if s.proc != nil && s.proc.running() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	ctx, cancel := context.WithTimeout(ctx, StartLimit)
 	defer cancel()
 	for {
 		err := s.launch(ctx)

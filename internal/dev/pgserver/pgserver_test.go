@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
 // parentOf, if set, makes the test binary a process that starts a server in that folder and runs until it is killed.
@@ -43,10 +44,9 @@ var small = map[string]string{"shared_buffers": "16MB"}
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := testproc.FreePort()
 	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // begin starts a server in the folder, on a port that no other process took between its choice and its use.

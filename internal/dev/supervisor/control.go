@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
@@ -47,9 +48,11 @@ type Result struct {
 }
 
 const (
-	controlLimit = 15 * time.Second
-	// memberLimit is how long a started member may take until it serves. It leaves time for the answer.
-	memberLimit = controlLimit - 5*time.Second
+	// memberLimit is how long a started member may take until it serves.
+	memberLimit = 30 * time.Second
+	// controlLimit is how long a command waits for its answer. Postgres that was killed recovers before it counts as started, and a
+	// "kill" waits for a start that runs.
+	controlLimit = pgserver.StartLimit + memberLimit + 5*time.Second
 )
 
 // Kill ends a member like a crash: "leader", or an id from dev.json.

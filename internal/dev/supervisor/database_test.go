@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,11 +13,8 @@ import (
 // If root runs it, PostgreSQL has its files outside of the cluster's folder, and tidy removes all of them.
 func TestDatabase_Tidied_LeavesNothingOutsideTheData(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
 	data := t.TempDir()
-	d := &database{data: data, port: l.Addr().(*net.TCPAddr).Port, urlFile: filepath.Join(data, "url")}
-	require.NoError(t, l.Close())
+	d := &database{data: data, port: wish(t).Postgres, urlFile: filepath.Join(data, "url")}
 	require.NoError(t, d.tidy(), "before it has started")
 	server, err := d.start(t.Context())
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ const (
 	relays = 3 // relayers, of one pool
 	apis   = 2 // APIs of the relay path, and consumers
 
-	startLimit = 30 * time.Second
+	startLimit = 2 * time.Minute
 	// stopLimit is longer than a coordinator needs to transfer leadership and close.
 	stopLimit = 10 * time.Second
 	// leaderWait is how long a command waits for a running election.

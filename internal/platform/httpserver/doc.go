@@ -5,5 +5,5 @@
 // only sooner. If every connection has a request, some more are accepted beyond the limit, for one request each, which
 // Config.Overloaded answers. Beyond those, new connections wait.
 //
-// The API of the relayer and the HTTP address of a coordinator are served through it. It calls the standard library alone.
+// The APIs and the HTTP addresses of coordinators and gateways are served through it. It calls the standard library alone.
 package httpserver

@@ -167,7 +167,7 @@ func TestIssue_Files_SufficeForEachRole(t *testing.T) {
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	port, err := clusterport.New(clusterport.Config{Listener: listener, TLS: load("node-1")})
+	port, err := clusterport.New(clusterport.Config{Listener: listener, TLS: load("node-1"), SniffTimeout: time.Minute})
 	require.NoError(t, err)
 	ran := make(chan error, 1)
 	go func() { ran <- port.Run(t.Context()) }()

@@ -8,7 +8,6 @@ import (
 	"net"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -54,13 +53,13 @@ func TestInTx_CommitResponseLost_IsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault fault
-		limit time.Duration
+		ends  error // of the context, once the server has executed the commit; nil: it does not end
 		rows  int
 	}{
-		"the answer is lost":      {loseAnswer, time.Minute, 1},
-		"the COMMIT itself is":    {loseCommit, time.Minute, 0},
-		"no answer":               {withholdReply, 2 * time.Second, 1},
-		"and the caller hangs up": {withholdReply, 0, 1},
+		"the answer is lost":      {loseAnswer, nil, 1},
+		"the COMMIT itself is":    {loseCommit, nil, 0},
+		"no answer":               {withholdReply, context.DeadlineExceeded, 1},
+		"and the caller hangs up": {withholdReply, context.Canceled, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,11 +70,7 @@ func TestInTx_CommitResponseLost_IsUnknown(t *testing.T) {
 			require.NoError(t, pool.Ping(t.Context()))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			if tc.limit > 0 {
-				ctx, cancel = context.WithTimeout(t.Context(), tc.limit)
-				defer cancel()
-			} else {
-				// The caller gives up once the server has executed the commit.
+			if tc.ends != nil {
 				go func() {
 					defer cancel()
 					for ctx.Err() == nil {
@@ -86,13 +81,26 @@ func TestInTx_CommitResponseLost_IsUnknown(t *testing.T) {
 					}
 				}()
 			}
-			err = postgres.InTx(ctx, pool, note(ctx, 1))
+			err = postgres.InTx(ending{ctx, tc.ends}, pool, note(ctx, 1))
 			require.ErrorIs(t, err, postgres.ErrUnknown)
 			require.IsType(t, &postgres.UnknownError{}, err)
 			require.False(t, postgres.Retryable(err))
 			require.Equal(t, tc.rows, count(t, direct))
 		})
 	}
+}
+
+// ending is a context that ends with a given error, such as that of a deadline.
+type ending struct {
+	context.Context
+	with error
+}
+
+func (e ending) Err() error {
+	if e.Context.Err() == nil {
+		return nil
+	}
+	return e.with
 }
 
 func TestInTx_LostBeforeCommit_IsNotDone(t *testing.T) {

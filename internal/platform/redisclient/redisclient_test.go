@@ -38,7 +38,9 @@ func TestClient_EachOption_ReachesRedis(t *testing.T) {
 	} {
 		client, err := redisclient.New(o)
 		require.NoError(t, err, name)
-		require.NoError(t, client.Set(t.Context(), "k", name, 0).Err(), name)
+		require.Eventually(t, func() bool { // on a busy machine a call may take too long
+			return client.Set(t.Context(), "k", name, 0).Err() == nil
+		}, 20*time.Second, 10*time.Millisecond, name)
 		require.NoError(t, client.Close())
 	}
 	for db, want := range []string{"", "", "UnixWithPassword", "URL"} {
@@ -129,15 +131,23 @@ func TestClient_NoResponse_DoesNotRetryAndKeepsDeadline(t *testing.T) {
 	client, err := redisclient.New(redisclient.Options{URL: "redis://" + l.Addr().String() + "?dial_timeout=1m&read_timeout=1m&write_timeout=1m"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // enough to connect on a busy machine
 	defer cancel()
 	begun := time.Now()
-	require.Error(t, client.Ping(ctx).Err())
+	pinged := make(chan error, 1)
+	go func() { pinged <- client.Ping(ctx).Err() }()
+	var conn net.Conn
+	select {
+	case conn = <-accepted:
+	case err := <-pinged:
+		require.FailNow(t, "no connection", "%v", err)
+	}
+	require.Error(t, <-pinged)
 	require.Less(t, time.Since(begun), 30*time.Second, "less than the client's own timeout")
+	require.NoError(t, conn.Close())
 	require.NoError(t, l.Close())
 	<-done
-	require.Len(t, accepted, 1)
-	require.NoError(t, (<-accepted).Close())
+	require.Empty(t, accepted)
 }
 
 func TestClient_SlowHandshake_NamesTheCertificate(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	patience = time.Minute      // limits operations that take a healthy server a second at most
+	patience = 2 * time.Minute  // limits operations that take a healthy server a second at most
 	closing  = 10 * time.Second // for a pool, which waits for the users of its connections
 )
 
@@ -91,7 +91,7 @@ func pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	p, err := postgres.Open(ctx, postgres.Config{URL: url, ApplicationName: t.Name(), MaxConns: 8})
+	p, err := postgres.Open(ctx, postgres.Config{URL: url, ApplicationName: t.Name(), MaxConns: 8, ConnectTimeout: patience})
 	if err != nil {
 		t.Fatalf("open a pool: %v", err)
 	}

@@ -22,7 +22,7 @@ const Patience = 30 * time.Second
 // down. Another process may still take it before it is used.
 func FreePort() (port int, err error) {
 	for range 100 {
-		port = 10_000 + rand.IntN(10_000)
+		port = 10_000 + rand.IntN(5_000)
 		var l net.Listener
 		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
 			return port, l.Close()

@@ -71,6 +71,7 @@ func start(t testing.TB, conf string, args []string) *Server {
 	s.client = redis.NewClient(&redis.Options{
 		Addr: s.Addr(), Protocol: 2, DisableIdentity: true, MaxRetries: -1, DialerRetries: 1,
 		Password:                 s.password(),
+		ReadTimeout:              testproc.Patience, // a server may answer late on a busy machine
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	return s

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
@@ -15,31 +14,34 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// migrateCmd brings the database's schema up to date. Relayers, APIs and consumers do that themselves at their start, unless
+// MigrateCmd brings the database's schema up to date. Relayers, APIs and consumers do that themselves at their start, unless
 // they are told not to: where they may not change the schema, or where it is to happen before they start.
-type migrateCmd struct {
+type MigrateCmd struct {
 	DryRun bool `help:"Report pending migrations; change nothing."`
-	cli.OutputFlags
-	cli.DatabaseFlags
+	OutputFlags
+	databaseFlags
 }
 
-func (migrateCmd) Help() string {
+// Help returns the details of the help.
+func (MigrateCmd) Help() string {
 	return `Any number of processes may do so at once: one migrates, under a lock, and the others wait for it, as long as --timeout.
 That also bounds how long it takes to connect; the migration itself takes as long as it needs.
 With --dry-run it changes nothing, and fails where there is something to do.`
 }
 
-func (c *migrateCmd) Check(p *config.Problems) { c.CheckFlags(p) }
+// Check reports problems of the settings.
+func (c *MigrateCmd) Check(p *config.Problems) { c.CheckFlags(p) }
 
-// schema is a part of the database's schema, for scripts.
-type schema struct {
+// schemaVersion is the version of a part of the database's schema, for scripts.
+type schemaVersion struct {
 	Table  string `json:"table"` // where its version is kept
 	Was    int64  `json:"was"`
 	Is     int64  `json:"is"`
 	Newest int64  `json:"newest"` // that this program knows
 }
 
-func (c *migrateCmd) Run(ctx context.Context, con *cli.Console) error {
+// Run runs the command.
+func (c *MigrateCmd) Run(ctx context.Context, con *Console) error {
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	db, err := c.Open(limited)
@@ -47,7 +49,7 @@ func (c *migrateCmd) Run(ctx context.Context, con *cli.Console) error {
 		return err
 	}
 	defer db.Close()
-	var all []schema
+	var all []schemaVersion
 	// Relayers and the relay path may share a database. Tables that nothing uses cost nothing.
 	for _, m := range []postgres.Migrations{store.Migrations(), relaystore.Migrations(), queue.Migrations()} {
 		s, err := c.migrate(ctx, db, m)
@@ -71,7 +73,7 @@ func (c *migrateCmd) Run(ctx context.Context, con *cli.Console) error {
 }
 
 // migrate brings one part of the schema up to date, unless it only looks.
-func (c *migrateCmd) migrate(ctx context.Context, db *pgxpool.Pool, m postgres.Migrations) (s schema, err error) {
+func (c *MigrateCmd) migrate(ctx context.Context, db *pgxpool.Pool, m postgres.Migrations) (s schemaVersion, err error) {
 	m.Wait = c.Timeout
 	s.Table = m.Table
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
@@ -88,7 +90,7 @@ func (c *migrateCmd) migrate(ctx context.Context, db *pgxpool.Pool, m postgres.M
 	limited, cancel = context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	if err := postgres.Check(limited, db, m); err != nil {
-		return s, cli.SchemaError(err)
+		return s, schemaError(err)
 	}
 	s.Is = s.Newest
 	return s, nil
