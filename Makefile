@@ -19,9 +19,11 @@ INLINED := std github.com/rollcall-dev/... github.com/jackc/... github.com/decre
 	google.golang.org/grpc $(addprefix google.golang.org/grpc/,internal/transport mem) \
 	$(addprefix google.golang.org/protobuf/,proto internal/impl internal/order encoding/protowire reflect/protoreflect) \
 	$(addprefix go.opentelemetry.io/otel/,attribute/... semconv/...)
-NOT_INLINED := crypto/tls crypto/x509/... database/sql/... $(addprefix encoding/,asn1 csv gob pem xml) flag html/... log/... mime/... \
+NOT_INLINED := compress/... crypto/tls crypto/x509/... database/sql/... $(addprefix encoding/,asn1 csv gob pem xml) flag html/... io/fs log/... mime/... \
 	net net/mail net/rpc os/exec os/user path/... regexp/... text/... \
-	$(addprefix github.com/rollcall-dev/rollcall/,cmd/... internal/cli/... internal/platform/config/... internal/platform/pki/...)
+	$(addprefix github.com/rollcall-dev/rollcall/,cmd/... $(addprefix internal/,cli/... discovery/directoryfile/... discovery/director/... discovery/foreman/... \
+	$(addprefix platform/,config/... devinfo/... pki/... postgres/... redisclient/... tracing/... warnings/... httpserver/...) \
+	$(addprefix relay/,forward/... health/... queue/queueurl/... queue/sqs/... reconciler/...) relayer/admin/... relayer/keymonitor/...))
 GCFLAGS := -gcflags=all=-l $(INLINED:%=-gcflags=%=) $(NOT_INLINED:%=-gcflags=%=-l)
 # The Go that scripts/setup.sh had to fetch, if so.
 export PATH := $(CURDIR)/build/go/bin:$(PATH)
@@ -61,7 +63,7 @@ CONCURRENT := ^Test(Directory|Import|Leader|Propose|Register|Shutdown|Watch)
 
 # All PostgreSQL servers of a run start from the files of one initdb, which is in the folder TESTPOSTGRES_RUN.
 test: ## Run every test, most of them with the race detector
-	@echo 'All tests take 9 to 10 minutes on two cores, the first time longer: everything is compiled before.'
+	@echo 'All tests take 7 to 10 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
 	@export TESTPOSTGRES_RUN=$$(mktemp -d -t rollcall-test-XXXXXX); trap 'rm -rf "$$TESTPOSTGRES_RUN"' EXIT; trap 'exit 130' HUP INT TERM; \
 	$(MAKE) --no-print-directory --keep-going --jobs=2 test-race test-processes
