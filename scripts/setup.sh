@@ -15,7 +15,7 @@ PATH=$PWD/build/go/bin:$PATH
 
 buf=github.com/bufbuild/buf/cmd/buf@v1.55.1
 golangci_lint=github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-geth=github.com/ethereum/go-ethereum/cmd/geth@v1.17.8
+geth=github.com/ethereum/go-ethereum/cmd/geth@v1.17.10
 govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
 listing=false missing=() # while listing is true, what is missing is noted there and not installed
