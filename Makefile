@@ -2,6 +2,7 @@
 # scripts/setup.sh.
 
 .DEFAULT_GOAL := help
+SHELL := /bin/bash
 .PHONY: help build dev test lint generate fuzz bench soak compose-up compose-down compose-drill
 
 # hashicorp/raft reports its metrics through go-metrics under this tag, through a deprecated library without it.
@@ -31,7 +32,8 @@ dev: ## Run a whole cluster on this machine, with its data in build/dev
 
 # Uncached, because the tests find real processes and clocks, which Go's test cache does not see. make lint vets the code.
 # -short selects the smaller forms of some tests; make soak runs the larger ones.
-GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 40m
+GO_TEST_FLAGS ?= -parallel 4
+GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 40m $(GO_TEST_FLAGS)
 # These packages run without the race detector: their tests drive processes that do not have it, or wait for Postgres in one
 # goroutine, or simulate clusters in one. make soak runs those of our own code with it.
 IN_PROCESS := $(addprefix ./internal/relayer/,tracker modeltest admin service keymonitor store) ./cmd/rollcall \
@@ -39,14 +41,16 @@ IN_PROCESS := $(addprefix ./internal/relayer/,tracker modeltest admin service ke
 WITHOUT_RACE := ./internal/relayer/crashtest ./internal/e2e ./internal/relay/crashtest $(IN_PROCESS) \
 	./cmd/rollcall-dev ./internal/dev/... ./internal/testutil/...
 
+# The packages to test; make test PACKAGES=./fsm tests one.
+PACKAGES ?= ./...
 # All PostgreSQL servers of a run start from the files of one initdb, which is in the folder TESTPOSTGRES_RUN.
 test: ## Run every test, most of them with the race detector
 	@echo 'All tests take about 12 minutes on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
 	@export TESTPOSTGRES_RUN=$$(mktemp -d -t rollcall-test-XXXXXX); trap 'rm -rf "$$TESTPOSTGRES_RUN"' EXIT; trap 'exit 130' HUP INT TERM; \
-	status=0; \
-	scripts/progress.sh 60 'testing' $(GO_TEST) -race $$(go list -tags $(TAGS) ./... | grep -vxF "$$(go list -tags $(TAGS) $(WITHOUT_RACE))") || status=1; \
-	scripts/progress.sh 60 'testing without the race detector' $(GO_TEST) $(WITHOUT_RACE) || status=1; \
+	without=$$(go list -tags $(TAGS) $(WITHOUT_RACE)); all=$$(go list -tags $(TAGS) $(PACKAGES)) || exit; status=0; \
+	race=$$(grep -vxF "$$without" <<<"$$all") && { scripts/progress.sh 60 'testing' $(GO_TEST) -race $$race || status=1; }; \
+	rest=$$(grep -xF "$$without" <<<"$$all") && { scripts/progress.sh 60 'testing without the race detector' $(GO_TEST) $$rest || status=1; }; \
 	exit $$status
 
 lint: ## Check code, contract, scripts, and that generated code is fresh

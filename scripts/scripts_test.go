@@ -17,7 +17,7 @@ import (
 type programs map[string]string
 
 // tools are the programs that a script may call besides its stand-ins.
-var tools = []string{"bash", "cat", "chmod", "cp", "dirname", "env", "head", "ln", "mkdir", "mv", "sed", "sort"}
+var tools = []string{"awk", "bash", "cat", "chmod", "cp", "cut", "dirname", "env", "grep", "head", "ln", "mkdir", "mktemp", "mv", "rm", "sed", "sort", "tee", "tr"}
 
 // outcome is the result of a script.
 type outcome struct {

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Runs `make test`. The packages that failed run once more, alone: a test that fails twice is a fault, and fails the run. One that
+# passes the second time is named as unsteady, because a machine that was busy for a moment must not reject a change.
+#
+#   scripts/retest.sh [LOG]    the output of the tests is stored in LOG, too
+set -uo pipefail
+log=${1:-$(mktemp)}
+again=$(mktemp)
+trap 'rm -f "$again"' EXIT
+
+# failures prints the failures in the output of go test, a line each: the package, and the test where one failed. A package that did
+# not compile, panicked or ran out of time has a line without a test.
+failures() {
+  awk '
+    /^--- FAIL: / { tests[++n] = $3 }
+    /^panic: / { whole = 1 }
+    /^ok  \t/ { n = whole = 0 }
+    /^FAIL\t/ {
+      if (n == 0 || whole) print $2
+      for (i = 1; i <= n; i++) print $2, tests[i]
+      n = whole = 0
+    }' "$1" | sort -u
+}
+
+make test 2>&1 | tee "$log" && exit
+first=$(failures "$log")
+packages=$(cut -d ' ' -f 1 <<<"$first" | sort -u | tr '\n' ' ')
+packages=${packages% }
+[ -n "$packages" ] || exit 1 # not the tests failed, but what make does before them
+
+printf '\n=== once more, alone: %s\n' "$packages"
+make test PACKAGES="$packages" GO_TEST_FLAGS='-p 1 -parallel 1' 2>&1 | tee "$again"
+status=$?
+second=$(failures "$again")
+grep -E '^(ok|FAIL)' "$again" >>"$log"
+[ "$status" -eq 0 ] || [ -n "$second" ] || exit 1
+
+# A package that failed as a whole, in either run, has no test to compare.
+twice=$(awk 'NR == FNR { first[$0]; if (NF == 1) whole[$1]; next } $0 in first || $1 in whole || NF == 1' \
+  <(printf '%s\n' "$first") <(printf '%s' "$second"))
+printf '%s\n%s\n' "$first" "$second" | sort -u | grep -vxF -- "$twice" | sed 's/^/unsteady: /' | tee -a "$log"
+[ -z "$twice" ] && exit
+sed 's/^/failed twice: /' <<<"$twice" | tee -a "$log"
+exit 1

@@ -1,0 +1,68 @@
+package scripts
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A failed package runs once more, alone. A test that passes then is named as unsteady, and one that fails twice fails the run.
+func TestRetest_FailedPackage_RunsOnceMore(t *testing.T) {
+	t.Parallel()
+	const again = "make test PACKAGES=example/b GO_TEST_FLAGS=-p 1 -parallel 1"
+	for name, tc := range map[string]struct {
+		first, second string // output of the tests; "" passes
+		code          int
+		calls         []string
+		want          []string // last lines
+	}{
+		"all pass": {calls: []string{"make test"}},
+		"one fails once": {
+			first: "ok  \\texample/a\\t1s\\n--- FAIL: TestOne (1s)\\nFAIL\\nFAIL\\texample/b\\t2s\\nFAIL\\n",
+			calls: []string{"make test", again}, want: []string{"unsteady: example/b TestOne"},
+		},
+		"one fails twice": {
+			first:  "--- FAIL: TestOne (1s)\\n--- FAIL: TestTwo (1s)\\nFAIL\\texample/b\\t2s\\n",
+			second: "--- FAIL: TestOne (1s)\\nFAIL\\texample/b\\t2s\\n",
+			code:   1, calls: []string{"make test", again},
+			want: []string{"unsteady: example/b TestTwo", "failed twice: example/b TestOne"},
+		},
+		"another one fails": {
+			first:  "--- FAIL: TestOne (1s)\\nFAIL\\texample/b\\t2s\\n",
+			second: "--- FAIL: TestTwo (1s)\\nFAIL\\texample/b\\t2s\\n",
+			calls:  []string{"make test", again}, want: []string{"unsteady: example/b TestOne", "unsteady: example/b TestTwo"},
+		},
+		"a package does not compile": {
+			first: "FAIL\\texample/b [build failed]\\n", second: "FAIL\\texample/b [build failed]\\n",
+			code: 1, calls: []string{"make test", again}, want: []string{"failed twice: example/b"},
+		},
+		"a panic, and then a test": {
+			first:  "--- FAIL: TestOne (1s)\\npanic: out of time\\nFAIL\\texample/b\\t2s\\n",
+			second: "--- FAIL: TestTwo (1s)\\nFAIL\\texample/b\\t2s\\n",
+			code:   1, calls: []string{"make test", again},
+			want: []string{"unsteady: example/b", "unsteady: example/b TestOne", "failed twice: example/b TestTwo"},
+		},
+		"what runs before the tests fails": {first: "setup: no Go\\n", code: 1, calls: []string{"make test"}, want: []string{"setup: no Go"}},
+		"it fails before the second tests": {
+			first: "--- FAIL: TestOne (1s)\\nFAIL\\texample/b\\t2s\\n", second: "setup: no Go\\n",
+			code: 1, calls: []string{"make test", again}, want: []string{"setup: no Go"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stand := `
+case $# in 1) text=$FIRST ;; *) text=$SECOND ;; esac
+printf -- "$text"
+[ -z "$text" ]`
+			got := script(t, programs{"make": stand}, []string{"FIRST=" + tc.first, "SECOND=" + tc.second}, "retest.sh")
+			require.Equal(t, tc.code, got.code, got.stdout+got.stderr)
+			require.Equal(t, tc.calls, got.calls)
+			lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
+			require.GreaterOrEqual(t, len(lines), len(tc.want))
+			if tc.want != nil {
+				require.Equal(t, tc.want, lines[len(lines)-len(tc.want):])
+			}
+		})
+	}
+}
