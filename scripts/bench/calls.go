@@ -14,14 +14,14 @@ func (t *trial) race(etcdRow, ourRow string, atLeast float64, etcd func(*etcdClu
 
 // writes measures calls with one service or key.
 func writes(t *trial) {
-	t.race("etcd: put, 64 clients, one connection", "RegisterServices of one, 64 clients, one connection", 1.8,
+	t.race("etcd: put, 64 clients, one connection", "RegisterServices of one, 64 clients, one connection", 1.25,
 		func(c *etcdCluster) result { return c.puts(t.load(64)) },
 		func(c *rollcallCluster, f *fleet) result { return c.registrations(f, t.load(64), 1, 1) })
 }
 
 // reads measures linearizable reads of one service or key a call.
 func reads(t *trial) {
-	t.race("etcd: linearizable get, 64 clients, one connection", "ListServices of one id, 64 clients, one connection", 2,
+	t.race("etcd: linearizable get, 64 clients, one connection", "ListServices of one id, 64 clients, one connection", 1.2,
 		func(c *etcdCluster) result { return c.gets(t.load(64)) },
 		func(c *rollcallCluster, f *fleet) result { return c.lists(f, t.load(64)) })
 }
@@ -48,7 +48,7 @@ func batches(t *trial) {
 			return etcd.txns(load{Callers: txn.clients, Warm: t.warm / 2, Window: t.window / 2}, txn.keys)
 		})
 	}))
-	t.race(best.String(), "services registered, 1000 a call, 4 clients", 3,
+	t.race(best.String(), "services registered, 1000 a call, 4 clients", 1.3,
 		func(c *etcdCluster) result { return c.txns(t.load(best.clients), best.keys) },
 		func(c *rollcallCluster, f *fleet) result { return c.registrations(f, t.load(4), 1000, 4) })
 }
