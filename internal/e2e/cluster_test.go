@@ -45,6 +45,12 @@ type options struct {
 // the processor for 200 ms loses the leadership.
 var steady = map[string]string{"ROLLCALL_RAFT_TIMING": "wan"}
 
+// slowRelayers is the environment of coordinators whose relayers do not fail in the test: on a busy machine a healthy relayer
+// takes longer than the default timeout of a check.
+var slowRelayers = map[string]string{
+	"HEALTH_CHECK_INTERVAL_MS": "5000", "HEALTH_CHECK_TIMEOUT_MS": "4000", "HEALTH_CHECK_CONNECT_TIMEOUT_MS": "4000",
+}
+
 // cluster is a set of coordinator processes on loopback.
 type cluster struct {
 	t     testing.TB

@@ -122,7 +122,7 @@ func (c *cluster) write(req *rollcallv1.RegisterServicesRequest) {
 func TestDisk_DamagedStore_NodeEndsAndRejoinsEmpty(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
-	c := startCluster(t, options{})
+	c := startCluster(t, options{env: slowRelayers})
 	c.register(relayers...)
 	c.awaitActive(patience, ids...)
 	c.registerBulk(0)
@@ -167,7 +167,7 @@ func TestDisk_DamagedStore_NodeEndsAndRejoinsEmpty(t *testing.T) {
 func TestDisk_AllCoordinatorsRestart_Continue(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
-	c := startCluster(t, options{})
+	c := startCluster(t, options{env: slowRelayers})
 	c.register(relayers...)
 	c.awaitActive(patience, ids...)
 	c.registerBulk(0)

@@ -44,7 +44,7 @@ func TestLeader_PausedPastLease_WritesNothing(t *testing.T) {
 		t.Run(fmt.Sprintf("flushed=%v", flushed), func(t *testing.T) {
 			t.Parallel()
 			relayers, ids := fleet(t, 4)
-			c := startCluster(t, options{})
+			c := startCluster(t, options{env: slowRelayers})
 			c.register(relayers...)
 			c.awaitActive(patience, ids...)
 			paused, old := c.leader()
@@ -90,7 +90,7 @@ func TestLeader_PausedPastLease_WritesNothing(t *testing.T) {
 func TestLeader_PausedDuringWrite_LateWriteIsRejected(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
-	c := startCluster(t, options{})
+	c := startCluster(t, options{env: slowRelayers})
 	c.register(relayers...)
 	c.awaitActive(patience, ids...)
 	stop := c.watchSet(ids...)

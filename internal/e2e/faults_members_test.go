@@ -27,7 +27,7 @@ func (c *cluster) transfer(to string) {
 func TestMembers_GrowToFiveAndShrinkToThree(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
-	c := startCluster(t, options{})
+	c := startCluster(t, options{env: slowRelayers})
 	c.register(relayers...)
 	c.awaitActive(patience, ids...)
 	stop := c.watchSet(ids...)
@@ -85,7 +85,7 @@ func TestTransfer_TargetDiesOrFreezes_ClusterStaysWritable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			relayers, ids := fleet(t, 2)
-			c := startCluster(t, options{})
+			c := startCluster(t, options{env: slowRelayers})
 			c.register(relayers...)
 			c.awaitActive(patience, ids...)
 			stop := c.watchSet(ids...)

@@ -21,7 +21,7 @@ import (
 func TestGateway_LeaderBecomesFollower_FindsTheNext(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
-	c := startCluster(t, options{})
+	c := startCluster(t, options{env: slowRelayers})
 	_, first := c.leader()
 	const poll = 300 * time.Millisecond
 	idle := c.embed("idle", gateway.Static(services(relayers[0])...), func(cfg *gateway.Config) { cfg.PingInterval = poll })
@@ -68,7 +68,7 @@ func TestRollingRestart_GatewaysDefine_NothingIsLost(t *testing.T) {
 	t.Parallel()
 	const gateways, size = 3, 40
 	r := startRelayer(t, "oz-relayer-0")
-	c := startCluster(t, options{})
+	c := startCluster(t, options{env: slowRelayers})
 	var constant []string
 	var edges []*embedded
 	var sources []*settable

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -23,9 +24,9 @@ func TestDirectory_LeadersKilled_StaysLinearizable(t *testing.T) {
 		kills, calls = 6, 15_000
 	}
 	// The load slows all processes, including the relayers. Their speed is not tested here.
-	c := startCluster(t, options{env: map[string]string{
-		"ROLLCALL_LOG_LEVEL": "info", "HEALTH_CHECK_INTERVAL_MS": "5000", "HEALTH_CHECK_TIMEOUT_MS": "4000", "HEALTH_CHECK_CONNECT_TIMEOUT_MS": "4000",
-	}})
+	env := maps.Clone(slowRelayers)
+	env["ROLLCALL_LOG_LEVEL"] = "info"
+	c := startCluster(t, options{env: env})
 	req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
 	var ids []string
 	for i := range 3 {
