@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs `make test`. The packages that failed run once more, alone: a test that fails twice is a fault, and fails the run. One that
+# Runs `make test`. The packages that failed run a second time, alone: a test that fails twice is a fault, and fails the run. One that
 # passes the second time is named as unsteady, because a machine that was busy for a moment must not reject a change.
 #
 #   scripts/retest.sh [LOG]    the output of the tests is stored in LOG, too
@@ -28,7 +28,7 @@ packages=$(cut -d ' ' -f 1 <<<"$first" | sort -u | tr '\n' ' ')
 packages=${packages% }
 [ -n "$packages" ] || exit 1 # not the tests failed, but what make does before them
 
-printf '\n=== once more, alone: %s\n' "$packages"
+printf '\n=== again, alone: %s\n' "$packages"
 make test PACKAGES="$packages" GO_TEST_FLAGS='-p 1 -parallel 1' 2>&1 | tee "$again"
 status=$?
 second=$(failures "$again")
@@ -40,5 +40,5 @@ twice=$(awk 'NR == FNR { first[$0]; if (NF == 1) whole[$1]; next } $0 in first |
   <(printf '%s\n' "$first") <(printf '%s' "$second"))
 printf '%s\n%s\n' "$first" "$second" | sort -u | grep -vxF -- "$twice" | sed 's/^/unsteady: /' | tee -a "$log"
 [ -z "$twice" ] && exit
-sed 's/^/failed twice: /' <<<"$twice" | tee -a "$log"
+while IFS= read -r name; do echo "failed twice: $name" | tee -a "$log"; done <<<"$twice"
 exit 1

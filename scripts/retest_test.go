@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A failed package runs once more, alone. A test that passes then is named as unsteady, and one that fails twice fails the run.
+// A failed package runs a second time, alone. A test that passes then is named as unsteady, and one that fails twice fails the run.
 func TestRetest_FailedPackage_RunsOnceMore(t *testing.T) {
 	t.Parallel()
 	const again = "make test PACKAGES=example/b GO_TEST_FLAGS=-p 1 -parallel 1"
