@@ -380,7 +380,8 @@ func TestKeysResync_NodesCountManyMore_Asks(t *testing.T) {
 	require.Equal(t, []cli.Resynced{{Key: lower(r.keys[0]), ChainNonce: 1, NextWas: 1, Next: 3, Filled: []uint64{}}}, found)
 
 	node.SetRules(proxy.Rule{Name: "many more", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x1f4"`}})
-	found = read[[]cli.Resynced](t, append(args, "--yes")...)
+	require.Equal(t, cli.ExitNotDone, rollcall(t, append(args, "--max-nonce-jump", "496")...).code)
+	found = read[[]cli.Resynced](t, append(args, "--max-nonce-jump", "497")...) // without a question
 	require.Equal(t, uint64(500), found[0].Next)
 }
 

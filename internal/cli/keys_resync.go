@@ -13,7 +13,6 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
-	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
 // KeysResyncCmd compares keys with the chain and corrects differences.
@@ -22,6 +21,7 @@ type KeysResyncCmd struct {
 	SetNonce    *uint64 `placeholder:"N" help:"Move the next nonce of one key to N, up or down, where no transaction was ever signed for N or above."`
 	Reorganized bool    `help:"The chain was reorganized deeper than final transactions: make those pending again whose blocks are gone, keep nonces and signed bytes, and go on with the chain as it is."`
 	NewChain    bool    `help:"The chain has another genesis block now, on purpose: drop what was pending on the one before, and begin each key at the new one's count."`
+	NonceJump   uint64  `name:"max-nonce-jump" env:"RELAYER_MAX_NONCE_JUMP" default:"64" min:"1" max:"1000000" help:"By how much a next nonce is moved up without a question; the relayers' setting."`
 	Yes         bool    `help:"Do not ask before something is taken back, skipped or dropped."`
 	OutputFlags
 	poolFlags
@@ -30,10 +30,10 @@ type KeysResyncCmd struct {
 
 // Help returns the details of the help.
 func (KeysResyncCmd) Help() string {
-	return fmt.Sprintf(`It counts the pending transactions again; moves the next nonce up to the highest count, mined or pending, that any
+	return `It counts the pending transactions again; moves the next nonce up to the highest count, mined or pending, that any
 node reports, if another sender has used the key; and fills nonces below it that no transaction has with no-ops, which relayers
 sign. It never moves a nonce down and drops nothing. It enables a key again that was stopped for a nonce jump. It refuses nodes
-that count differently, and counts that go on changing; it asks before it moves a nonce by more than %d.
+that count differently, and counts that go on changing; it asks before it moves a nonce by more than RELAYER_MAX_NONCE_JUMP.
 
 With --set-nonce a key's next nonce moves to N. Down it moves only where nothing was signed for N or above, and no node knows of
 a transaction there. Accepted transactions that had such a nonce wait in the queue again. Up it leaves nonces without a
@@ -43,7 +43,7 @@ Relayers send nothing on a chain with another history than the recorded one, unt
 chain. With the same genesis block it is a deep reorganization, and all signed bytes are still valid: --reorganized makes
 transactions pending again whose blocks are gone, also final ones, tells their webhook targets, and has relayers send the same
 bytes again. It may be repeated, and does the rest where it was interrupted. With another genesis block it is another chain:
---new-chain drops what was pending.`, tracker.DefaultMaxNonceJump)
+--new-chain drops what was pending.`
 }
 
 // Check reports problems of the settings.
@@ -95,8 +95,8 @@ func (c *KeysResyncCmd) Run(ctx context.Context, con *Console) error {
 	if err != nil {
 		return uncertain(err, "rollcall keys list")
 	}
-	if slices.ContainsFunc(counts, func(n admin.KeyCount) bool { return n.Jump() > 0 }) {
-		if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) { describeJumps(w, counts) }, "Skip those nonces?"); err != nil {
+	if slices.ContainsFunc(counts, func(n admin.KeyCount) bool { return n.Jump(c.NonceJump) > 0 }) {
+		if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) { describeJumps(w, counts, c.NonceJump) }, "Skip those nonces?"); err != nil {
 			return err
 		}
 	}
@@ -120,11 +120,11 @@ func (c *KeysResyncCmd) Run(ctx context.Context, con *Console) error {
 	return uncertain(err, "rollcall keys list")
 }
 
-// describeJumps prints the keys whose next nonce would be raised far.
-func describeJumps(w io.Writer, counts []admin.KeyCount) {
+// describeJumps prints the keys whose next nonce would be raised by more than most.
+func describeJumps(w io.Writer, counts []admin.KeyCount, most uint64) {
 	var rows [][]string
 	for _, n := range counts {
-		if n.Jump() > 0 {
+		if n.Jump(most) > 0 {
 			rows = append(rows, []string{
 				lower(n.Key.Address), strconv.FormatUint(n.Key.NextNonce, 10), strconv.FormatUint(n.Mined, 10), strconv.FormatUint(n.Pending, 10),
 			})
@@ -136,7 +136,7 @@ func describeJumps(w io.Writer, counts []admin.KeyCount) {
 
 // setNonce moves a key's next nonce.
 func (c *KeysResyncCmd) setNonce(ctx context.Context, con *Console, a *admin.Admin, client *evm.Client, key *relayer.Key) error {
-	if *c.SetNonce > key.NextNonce+tracker.DefaultMaxNonceJump {
+	if *c.SetNonce > key.NextNonce && *c.SetNonce-key.NextNonce > c.NonceJump {
 		if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) {
 			fmt.Fprintf(w, "The next nonce of %s is %d. Relayers fill the %d nonces up to %d with no-ops, which cost gas.\n",
 				lower(key.Address), key.NextNonce, *c.SetNonce-key.NextNonce, *c.SetNonce)

@@ -195,11 +195,13 @@ func TestCount_OneReportTooHigh_RaisesNothing(t *testing.T) {
 func TestCount_StillRising_IsReadAgain(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		rounds int // of readings, each with a higher count
-		want   uint64
+		rounds        []uint64 // the node's count in each round of readings, the last one from then on
+		want, highest uint64
 	}{
-		"until it stays": {rounds: 3, want: 30},
-		"not for ever":   {rounds: maxCounts + 1},
+		"until it stays":          {rounds: []uint64{10, 20, 30}, want: 30, highest: 30},
+		"highest count is kept":   {rounds: []uint64{30, 20}, want: 20, highest: 30},
+		"not for ever":            {rounds: []uint64{10, 20, 30, 40, 50, 60}},
+		"the last two are enough": {rounds: []uint64{10, 20, 30, 40, 40}, want: 40, highest: 40},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -209,15 +211,15 @@ func TestCount_StillRising_IsReadAgain(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, node.Close()) })
 			var rules []proxy.Rule
-			for round := range test.rounds {
+			for round, count := range test.rounds {
 				limit := uint64(readings)
-				if round == test.rounds-1 {
+				if round == len(test.rounds)-1 {
 					limit = 0
 				}
 				rules = append(rules, proxy.Rule{
 					Name: fmt.Sprint(round), Methods: []string{"eth_getTransactionCount"}, Limit: limit,
 					When:  func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") },
-					Fault: proxy.Fault{Kind: proxy.Answer, Result: fmt.Sprintf("%q", hexutil.Uint64(10*(round+1)))},
+					Fault: proxy.Fault{Kind: proxy.Answer, Result: fmt.Sprintf("%q", hexutil.Uint64(count))},
 				})
 			}
 			node.SetRules(rules...)
@@ -230,6 +232,7 @@ func TestCount_StillRising_IsReadAgain(t *testing.T) {
 			if test.want > 0 {
 				require.NoError(t, err)
 				require.Equal(t, test.want, counts[0].next())
+				require.Equal(t, test.highest, counts[0].Highest)
 				return
 			}
 			require.ErrorContains(t, err, "still changes, and is 50 now: stop all else that sends with the key")

@@ -47,10 +47,10 @@ type KeyCount struct {
 // next returns the lowest nonce that no node knows a transaction of.
 func (c KeyCount) next() uint64 { return max(c.Mined, c.Pending) }
 
-// Jump returns by how many nonces a resync would raise the next nonce, if that is more than relayers raise it by themselves
-// by default; else 0. Nodes that count too many would cost a no-op for each of them.
-func (c KeyCount) Jump() uint64 {
-	if c.next() <= c.Key.NextNonce+tracker.DefaultMaxNonceJump {
+// Jump returns by how many nonces a resync would raise the next nonce, if that is more than most, by which relayers raise it by
+// themselves; else 0. Nodes that count too many would cost a no-op for each of them.
+func (c KeyCount) Jump(most uint64) uint64 {
+	if c.next() <= c.Key.NextNonce || c.next()-c.Key.NextNonce <= most {
 		return 0
 	}
 	return c.next() - c.Key.NextNonce
@@ -78,15 +78,24 @@ func (a *Admin) Count(ctx context.Context, client *evm.Client, keys []*relayer.K
 	}
 	var before []KeyCount
 	var changing *KeyCount
-	for range maxCounts {
+	for n := range maxCounts {
+		if n > 0 {
+			if err := pause(ctx, readingInterval); err != nil {
+				return nil, refused{err}
+			}
+		}
 		now, err := a.countOnce(ctx, client, keys)
 		if err != nil {
 			return nil, err
 		}
 		changing = nil
-		for i, n := range now {
-			if n.next() > n.Key.NextNonce && (before == nil || before[i].next() != n.next()) {
-				changing = &now[i]
+		for i := range now {
+			c := &now[i]
+			if c.next() > c.Key.NextNonce && (before == nil || before[i].next() != c.next()) {
+				changing = c
+			}
+			if before != nil { // a transaction that a node had once may come back
+				c.Highest = max(c.Highest, before[i].Highest)
 			}
 		}
 		if changing == nil {
