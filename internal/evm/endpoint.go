@@ -414,7 +414,9 @@ func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	changed := ep.chainID != id
-	ep.chainID = id
+	if ep.chainID = id; changed {
+		ep.showExcluded()
+	}
 	if id != ep.cfg.ChainID {
 		ep.verified = time.Time{}
 		ep.down()

@@ -20,12 +20,17 @@ func (c *Client) Exclude(endpoint string, e Exclusion) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	ep.excluded = e
-	value := 0.0
 	if e != (Exclusion{}) {
 		ep.down()
-		if !e.Undecided {
-			value = 1
-		}
+	}
+	ep.showExcluded()
+}
+
+// showExcluded sets the metric of endpoints that are not used because of their chain. ep.mu is held.
+func (ep *endpoint) showExcluded() {
+	value := 0.0
+	if ep.chainID != 0 && ep.chainID != ep.cfg.ChainID || ep.excluded != (Exclusion{}) && !ep.excluded.Undecided {
+		value = 1
 	}
 	ep.cfg.Metrics.excluded.WithLabelValues(ep.name).Set(value)
 }

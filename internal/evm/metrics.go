@@ -36,7 +36,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_rpc_head_number", Help: "Number of the newest block that an endpoint has reported.",
 		}, []string{"endpoint"}),
 		excluded: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollcall_rpc_endpoint_excluded", Help: "1 while an endpoint is not used because its history differs from the recorded one.",
+			Name: "rollcall_rpc_endpoint_excluded", Help: "1 while an endpoint is not used because it is on another chain, or has another history than the recorded one.",
 		}, []string{"endpoint"}),
 	}
 }

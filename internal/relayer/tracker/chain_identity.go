@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +30,7 @@ type ChainIdentity struct {
 	clients []Excluder
 
 	mu       sync.Mutex
+	asked    time.Time        // when nodes were first asked while no chain was recorded; zero: never
 	faults   map[string]error // the last fault found with each node
 	compared map[string]bool  // nodes that have had the recorded history since this process started
 	excluded map[string]bool
@@ -208,28 +211,61 @@ func (c *ChainIdentity) Verify(ctx context.Context, v View) error {
 	return err
 }
 
-// remembered returns the recorded chain. If none is recorded, it records the genesis block of the nodes, if they agree.
+// genesisGrace is how long after its first question a process waits for nodes that do not return their genesis block, before the
+// other nodes decide which chain is recorded.
+const genesisGrace = 10 * time.Second
+
+// remembered returns the recorded chain. If none is recorded, it records the genesis block of the majority of the nodes.
 func (c *ChainIdentity) remembered(ctx context.Context) (store.Chain, error) {
 	known, err := c.store.Chain(ctx)
 	if err == nil || !errors.Is(err, store.ErrNoChain) {
 		return known, err
 	}
-	var genesis common.Hash
-	for _, a := range c.chain.Anchors(ctx, 0, 0) {
-		switch {
-		case a.Err != nil || a.Genesis == (common.Hash{}):
-		case genesis == (common.Hash{}):
-			genesis = a.Genesis
-		case genesis != a.Genesis:
-			err := fmt.Errorf("the nodes disagree about the genesis block: %s and %s", genesis, a.Genesis)
-			c.set(err)
-			return known, err
-		}
+	c.mu.Lock()
+	if c.asked.IsZero() {
+		c.asked = time.Now()
 	}
-	if genesis == (common.Hash{}) {
-		return known, errNotChecked
+	late := time.Since(c.asked) >= genesisGrace
+	c.mu.Unlock()
+	anchors := c.chain.Anchors(ctx, 0, genesisGrace)
+	genesis, err := commonGenesis(anchors, late || slices.ContainsFunc(anchors, func(a evm.Anchor) bool { return errors.Is(a.Err, context.Canceled) }))
+	if err != nil {
+		if !errors.Is(err, errNotChecked) {
+			c.set(err)
+		}
+		return known, err
 	}
 	return c.store.InitChain(ctx, genesis)
+}
+
+// commonGenesis returns the genesis block of most nodes. Nodes of another chain id, and nodes that have pruned their first block,
+// have no vote. A node that gave no answer counts as a vote for another block, unless it is late. A tie is an error, because only
+// the operator knows the right chain.
+func commonGenesis(anchors []evm.Anchor, late bool) (genesis common.Hash, err error) {
+	nodes, voters := map[common.Hash][]string{}, 0
+	for _, a := range anchors {
+		_, wrong := errors.AsType[*evm.WrongChainError](a.Err)
+		switch {
+		case wrong, a.Err != nil && late, a.Err == nil && a.Genesis == (common.Hash{}):
+		case a.Err != nil:
+			voters++
+		default:
+			voters++
+			nodes[a.Genesis] = append(nodes[a.Genesis], a.Endpoint)
+		}
+	}
+	var found []string
+	for hash, names := range nodes {
+		if 2*len(names) > voters {
+			return hash, nil
+		}
+		found = append(found, fmt.Sprintf("%s at %s", hash, strings.Join(names, ", ")))
+	}
+	if slices.Sort(found); len(found) < 2 {
+		return common.Hash{}, errNotChecked
+	}
+	return common.Hash{}, fmt.Errorf("the nodes disagree about the genesis block, and no majority decides: %s; take those that are of another chain "+
+		"out of RELAYER_RPC_URLS", strings.Join(found, "; "))
 }
 
 // faultLogged is the interval at which a lasting fault is logged.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -68,6 +70,56 @@ func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
 	f.commitUntil(f.send(), relayer.Confirmed)
 	require.Greater(t, all[0].Injected()["used"], used)
 	f.settled()
+}
+
+// One endpoint of three (the preferred one) is of another chain when a relayer starts for the first time, and no chain is
+// recorded yet.
+func TestChainIdentity_ForeignEndpointAtFirstStart_MajorityDecides(t *testing.T) {
+	foreign := testchain.Simulated(t, testchain.SimulatedOptions{})
+	for name, other := range map[string]struct {
+		rules  []proxy.Rule
+		reason string
+	}{
+		"genesis block": {reason: "excluded: "},
+		"chain id": {
+			rules:  []proxy.Rule{{Name: "id", Methods: []string{"eth_chainId"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x1"`}}},
+			reason: "chain id is 1, not 1337",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			odd, err := proxy.Open(proxy.Config{HTTP: foreign.URL()})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, odd.Close()) })
+			odd.SetRules(other.rules...)
+			reg := prometheus.NewRegistry()
+			f := setup(t, 1, func(o *relayertest.Options) {
+				second, err := proxy.Open(proxy.Config{HTTP: o.RPC[0]})
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, second.Close()) })
+				o.RPC = []string{odd.URL(), o.RPC[0], second.URL()}
+				o.Chain = func(c *evm.Config) { c.Metrics = evm.NewMetrics(reg) }
+			})
+			f.commitUntil(f.send(), relayer.Confirmed)
+			known, err := f.Store.Chain(t.Context())
+			require.NoError(t, err)
+			genesis, err := f.chain.Client().HeaderByNumber(t.Context(), common.Big0)
+			require.NoError(t, err)
+			require.Equal(t, genesis.Hash(), known.Genesis)
+			require.Eventually(t, func() bool { return strings.Contains(f.Health().Reason, other.reason) }, 20*time.Second, 10*time.Millisecond)
+			require.True(t, f.Health().Ready)
+			var excluded []string
+			families, err := reg.Gather()
+			require.NoError(t, err)
+			for _, family := range families {
+				for _, m := range family.GetMetric() {
+					if family.GetName() == "rollcall_rpc_endpoint_excluded" && m.GetGauge().GetValue() == 1 {
+						excluded = append(excluded, "http://"+m.GetLabel()[0].GetValue())
+					}
+				}
+			}
+			require.Equal(t, []string{odd.URL()}, excluded)
+		})
+	}
 }
 
 // exclusions records calls of Exclude.

@@ -1,8 +1,10 @@
 package tracker
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,4 +93,50 @@ func TestSendFault_NodesNeverReportFees_ReleasesLessOften(t *testing.T) {
 		require.NoError(t, tr.sendFault())
 		require.Zero(t, tr.declines)
 	})
+}
+
+// The nodes' first blocks decide which chain is recorded, if a majority has the same one.
+func TestCommonGenesis(t *testing.T) {
+	t.Parallel()
+	kinds := map[byte]evm.Anchor{
+		'a': {Genesis: common.Hash{1}},
+		'b': {Genesis: common.Hash{2}},
+		'p': {}, // has pruned its first block
+		'w': {Err: &evm.WrongChainError{}},
+		's': {Err: context.DeadlineExceeded}, // silent
+	}
+	for _, test := range []struct {
+		nodes string
+		late  bool
+		want  common.Hash
+		err   string
+	}{
+		{nodes: "a", want: common.Hash{1}},
+		{nodes: "baa", want: common.Hash{1}},
+		{nodes: "wap", want: common.Hash{1}},
+		{nodes: "saa", want: common.Hash{1}},
+		{nodes: "sa", err: errNotChecked.Error()}, // the silent node may be right
+		{nodes: "sa", late: true, want: common.Hash{1}},
+		{nodes: "ss", late: true, err: errNotChecked.Error()},
+		{nodes: "ww", late: true, err: errNotChecked.Error()},
+		{nodes: "p", late: true, err: errNotChecked.Error()},
+		{nodes: "ab", err: "no majority decides: 0x01"},
+		{nodes: "saab", late: true, want: common.Hash{1}},
+		{nodes: "saab", err: "no majority decides"},
+		{nodes: "sab", late: true, err: "0x0200000000000000000000000000000000000000000000000000000000000000 at 2; take those"},
+	} {
+		var anchors []evm.Anchor
+		for i, kind := range []byte(test.nodes) {
+			anchor := kinds[kind]
+			anchor.Endpoint = strconv.Itoa(i)
+			anchors = append(anchors, anchor)
+		}
+		genesis, err := commonGenesis(anchors, test.late)
+		require.Equal(t, test.want, genesis, test.nodes)
+		if test.err == "" {
+			require.NoError(t, err, test.nodes)
+		} else {
+			require.ErrorContains(t, err, test.err, test.nodes)
+		}
+	}
 }
