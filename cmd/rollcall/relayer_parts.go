@@ -99,7 +99,7 @@ func (p *relayerParts) serviceConfig() service.Config {
 	policies := p.Gas.policies()
 	cfg := service.Config{
 		ID: p.Store.PoolID, Store: p.store, Chain: p.client, Ring: p.ring, Log: p.log.With("component", "pool"),
-		Policies: policies, Ready: p.identity.Err, Enabled: p.Enabled, Cap: p.MaxPendingPerKey, Queue: p.MaxQueued,
+		Policies: policies, Ready: p.identity.Err, Enabled: p.Enabled, Cap: p.MaxPendingPerKey, Queue: p.MaxQueued, MaxNonceJump: p.Guard.NonceJump,
 		RevertData: p.RevertData, RPCProxy: p.passthrough,
 		Signing: p.AllowMessageSigning == "on" || p.AllowMessageSigning == "auto" && policies.Receivers == nil,
 		Guard:   limits.NewGuard(p.Guard.rates()), Metrics: service.NewMetrics(p.reg),

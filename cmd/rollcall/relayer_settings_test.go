@@ -101,6 +101,7 @@ func TestRelayerSettings_ChainAndGas_ReachTheParts(t *testing.T) {
 	require.EqualValues(t, 900, tracking.AnchorDepth)
 	require.EqualValues(t, 5, tracking.Confirmations)
 	require.EqualValues(t, 8, tracking.MaxNonceJump)
+	require.EqualValues(t, 8, relaying.MaxNonceJump)
 	require.EqualValues(t, 9, tracking.NoopsPerHour)
 }
 

@@ -24,14 +24,27 @@ const countsRetry = 100 * time.Millisecond
 // endpoint that does not have the block is asked again until ctx ends: it lags, or is on another chain. The zero block
 // is the newest block of each endpoint.
 func (c *Client) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []Counts {
+	return c.CountsWithin(ctx, 0, block, addrs)
+}
+
+// CountsWithin is Counts, and with stragglers above 0 endpoints that answer later than the first answer plus stragglers have
+// an error.
+func (c *Client) CountsWithin(ctx context.Context, stragglers time.Duration, block common.Hash, addrs []common.Address) []Counts {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	all := make([]Counts, len(c.endpoints))
 	var wg sync.WaitGroup
+	var first sync.Once
 	for i, ep := range c.endpoints {
 		if ep.healthOf(time.Now()) >= standingLimited {
 			all[i] = Counts{Endpoint: ep.name, Err: ErrNoEndpoint}
 			continue
 		}
-		wg.Go(func() { all[i] = c.countsOf(ctx, ep.name, block, addrs) })
+		wg.Go(func() {
+			if all[i] = c.countsOf(ctx, ep.name, block, addrs); all[i].Err == nil && stragglers > 0 {
+				first.Do(func() { time.AfterFunc(stragglers, cancel) })
+			}
+		})
 	}
 	wg.Wait()
 	return all

@@ -22,8 +22,8 @@ type Chain interface {
 	EstimateGas(context.Context, evm.Message) (uint64, error)
 	Fees(context.Context) (evm.Fees, error)
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
-	// Counts returns each endpoint's transaction counts of the addresses.
-	Counts(ctx context.Context, block common.Hash, addrs []common.Address) []evm.Counts
+	// CountsWithin returns each endpoint's transaction counts of the addresses.
+	CountsWithin(ctx context.Context, stragglers time.Duration, block common.Hash, addrs []common.Address) []evm.Counts
 	Head() evm.Header
 	Status() evm.Status
 }
@@ -91,6 +91,8 @@ type Config struct {
 	Cap int
 	// Queue is the maximum number of queued transactions when no key has room. Default 0: none.
 	Queue int
+	// MaxNonceJump is the largest difference between endpoints' counts of a new key's transactions. Default 64.
+	MaxNonceJump uint64
 	// Group is the maximum number of transactions that one database transaction accepts. Default 256.
 	Group int
 	// DatabaseTimeout is how long a caller waits for the database. Default 10 s.

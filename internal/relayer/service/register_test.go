@@ -94,6 +94,36 @@ func TestRegister_FalseCountOnce_IsNotBelieved(t *testing.T) {
 	require.Equal(t, map[uint64]int{0: 1}, nextNonces(t, f.start(t)))
 }
 
+// One of two endpoints, the preferred one, has no state at the first start. The other one decides.
+func TestRegister_NodeLacksState_BecomesReady(t *testing.T) {
+	f := setup(t, 1)
+	key, _ := f.ring.Signer(f.ring.Addresses()[0])
+	f.used(t, key, 3)
+	f.chain.Commit()
+	f.beside(t, refuse(-32000, "missing trie node 0a1b (path ) state 0x0a1b is not available", "eth_getTransactionCount"))
+	r := relayertest.Launch(t, f.options)
+	require.Eventually(t, func() bool { return r.Health().Ready }, time.Minute, 20*time.Millisecond)
+	require.Equal(t, map[uint64]int{3: 1}, nextNonces(t, r))
+	tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
+	f.chain.Commit()
+	r.Reaches(t, tx, relayer.Mined)
+}
+
+// One of three endpoints always counts far too many. The others decide.
+func TestRegister_OneOfThreeCountsTooMany_OthersDecide(t *testing.T) {
+	f := setup(t, 1)
+	f.beside(t, counting("0x10000000000", 0))
+	third, err := proxy.Open(proxy.Config{HTTP: f.chain.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, third.Close()) })
+	f.options.RPC = append(f.options.RPC, third.URL())
+	r := f.start(t)
+	require.Equal(t, map[uint64]int{0: 1}, nextNonces(t, r))
+	tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
+	f.chain.Commit()
+	r.Reaches(t, tx, relayer.Mined)
+}
+
 // An endpoint that always counts too many prevents a new key's registration; known keys continue.
 func TestRegister_EndpointsDisagree_KnownKeysGoOn(t *testing.T) {
 	f := setup(t, 1)
