@@ -19,7 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
+	"github.com/rollcall-dev/rollcall/internal/platform/jsonbody"
 	"github.com/rollcall-dev/rollcall/internal/relayer/limits"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
@@ -202,7 +202,7 @@ func (g *gasFlags) check(p *config.Problems) {
 		checkWei(p, field)
 	}
 	for _, r := range g.AllowedReceivers {
-		if _, err := openzeppelin.ParseAddress(r); err != nil {
+		if _, err := jsonbody.ParseAddress(r); err != nil {
 			p.Addf(&g.AllowedReceivers, "give 0x and 40 hexadecimal digits", "%v", err)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/jsonbody"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
@@ -76,7 +76,7 @@ func (c *txListCmd) Check(p *config.Problems) {
 		}
 	}
 	if c.Key != "" {
-		if _, err := openzeppelin.ParseAddress(c.Key); err != nil {
+		if _, err := jsonbody.ParseAddress(c.Key); err != nil {
 			p.Addf(&c.Key, "", "%v", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/big"
 	"net/http"
 	"slices"
 	"strings"
@@ -59,28 +60,73 @@ func TestDirect_Amounts(t *testing.T) {
 	}
 }
 
-// A bad request names the member and stores nothing.
+// A bad request gets an error with the member, its value and the remedy, and stores nothing.
 func TestDirect_BadRequest_NamesTheMember(t *testing.T) {
 	s := start(t, nil, nil)
-	for body, field := range map[string]string{
-		`{"value": 1}`: "to", `{"to": ` + to + `, "gasLimit": 0}`: "gasLimit", `{"to": ` + to + `, "gasLimit": 4294967297}`: "gasLimit",
-		`{"to": ` + to + `, "speed": "warp"}`: "speed", `{"to": ` + to + `, "transactionId": "a b"}`: "transactionId",
-		`{"to": ` + to + `, "transactionId": "a/b"}`: "transactionId", `{"to": ` + to + `, "transactionId": "` + strings.Repeat("x", 129) + `"}`: "transactionId",
+	const and = `{"to": ` + to + `, `
+	for _, c := range []struct{ body, field, problem string }{
+		{`{"value": 1}`, "to", "give the address"},
+		{`{"to": null}`, "to", "give the address"},
+		{`{"to": "0xaa"}`, "to", `must be an address, 0x and 40 hex digits, not "0xaa"`},
+		{`{"to": 5}`, "to", "must be a string, not 5"},
+		{`{"to": "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1Beaee"}`, "to", "the checksum of 0x5aAeb6053F3E94C9b9A09f33669435E7Ef1Beaee is wrong"},
+		{and + `"gasLimit": 0}`, "gasLimit", "must be 1 to 4294967296, not 0"},
+		{and + `"gasLimit": 4294967297}`, "gasLimit", "not 4294967297"},
+		{and + `"gasLimit": "many"}`, "gasLimit", `0x hex, not "many"`},
+		{and + `"gasLimit": true}`, "gasLimit", "0x hex, not true"},
+		{and + `"speed": "warp"}`, "speed", `must be fastest, fast, average or safeLow, not "warp"`},
+		{and + `"speed": 1}`, "speed", "must be a string, not 1"},
+		{and + `"value": -1}`, "value", "must not be negative: -1"},
+		{and + `"value": 1.5}`, "value", `without fraction or exponent, a decimal string or 0x hex, not "1.5"`},
+		{and + `"value": 1e3}`, "value", `not "1e3"`},
+		{and + `"value": "1_0"}`, "value", `not "1_0"`},
+		{and + `"value": "0x+5"}`, "value", `not "0x+5"`},
+		{and + `"value": "0x-0"}`, "value", `not "0x-0"`},
+		{and + `"value": "0x"}`, "value", `not "0x"`},
+		{and + `"value": ""}`, "value", `not ""`},
+		{and + `"value": "0x1` + strings.Repeat("0", 64) + `"}`, "value", "must be below 2^256: 0x1000"},
+		{and + `"data": "0xa"}`, "data", `"0xa" has 1 digits`},
+		{and + `"data": "0xzz"}`, "data", `must be hex, such as 0xa9059cbb, not "0xzz"`},
+		{and + `"data": []}`, "data", "must be a string, not []"},
+		{and + `"data": "0x` + strings.Repeat("00", maxData+1) + `"}`, "data", "must not have more than 131072 bytes, and has 131073"},
+		{and + `"nonce": 5}`, "nonce", "is unknown: there are transactionId, to, value, data, gasLimit, speed"},
+		{and + `"gas_limit": 5}`, "gas_limit", "is unknown: there are"},
+		{and + `"Value": 1}`, "Value", "must be written as value"},
+		{and + `"GASLIMIT": null}`, "GASLIMIT", "must be written as gasLimit"},
+		{and + `"to": ` + to + `}`, "to", "is there twice"},
+		{and + `"value": 1, "v\u0061lue": 1}`, "value", "is there twice"},
+		{and + `"transactionId": "a b"}`, "transactionId", "visible ASCII"},
+		{and + `"transactionId": "a/b"}`, "transactionId", "visible ASCII"},
+		{and + `"transactionId": "` + strings.Repeat("x", 129) + `"}`, "transactionId", "1 to 128"},
+		{``, "", "not JSON"}, {`x`, "", "not JSON"}, {`{"to": ` + to + `} {}`, "", "not JSON"},
+		{`[]`, "", "must be a JSON object"}, {`null`, "", "must be a JSON object"},
 	} {
-		s.refuses(http.StatusBadRequest, "invalid_request", field, http.MethodPost, "/api/v1/relay/direct", shopKey, body)
-	}
-	for _, body := range []string{
-		``, `x`, `[]`, `{"to": ` + to + `} {}`, `{"to": ` + to + `, "nonce": 5}`, `{"to": "0xaa"}`, `{"to": "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1Beaee"}`,
-		`{"to": ` + to + `, "value": -1}`, `{"to": ` + to + `, "value": 1.5}`, `{"to": ` + to + `, "value": 1e3}`, `{"to": ` + to + `, "value": "1_0"}`,
-		`{"to": ` + to + `, "value": "0x1` + strings.Repeat("0", 64) + `"}`, `{"to": ` + to + `, "value": ""}`, `{"to": ` + to + `, "data": "a9"}`, `{"to": ` + to + `, "data": "0xa"}`,
-		`{"to": ` + to + `, "data": "0x` + strings.Repeat("00", maxData+1) + `"}`,
-	} {
-		status, answer, _ := s.do(http.MethodPost, "/api/v1/relay/direct", shopKey, body)
-		require.Equal(t, http.StatusBadRequest, status, "%.80s: %s", body, answer)
+		message := s.refuses(http.StatusBadRequest, "invalid_request", c.field, http.MethodPost, "/api/v1/relay/direct", shopKey, c.body)
+		require.Contains(t, message, c.problem)
+		require.Less(t, len(message), 300)
 	}
 	s.refuses(http.StatusRequestEntityTooLarge, "too_large", "", http.MethodPost, "/relay/direct", shopKey, strings.Repeat(" ", maxBody+1))
 	s.refuses(http.StatusBadRequest, "invalid_request", "Idempotency-Key", http.MethodPost, "/relay/direct", shopKey, `{"to": `+to+`}`, "Idempotency-Key", "a b")
 	require.Zero(t, s.count(`SELECT count(*) FROM relay_transactions`))
+}
+
+// The relayer's API accepts the same.
+func TestDirect_OtherSpellings_AreAccepted(t *testing.T) {
+	s := start(t, nil, nil)
+	for _, body := range []string{
+		`{"to": "00000000000000000000000000000000000000aa", "data": "A9", "value": "0X0a"}`,
+		`{"to": "0X00000000000000000000000000000000000000AA", "data": "0xa9", "value": "010", "gasLimit": null, "speed": null, "transactionId": null}`,
+	} {
+		tx, err := s.store.Get(t.Context(), "shop", s.post(body))
+		require.NoError(t, err)
+		require.Equal(t, relay.Call{
+			To: common.HexToAddress("0xaa"), Value: big.NewInt(10), Data: []byte{0xa9}, GasLimit: relay.DefaultGasLimit, Speed: relay.Average,
+		}, tx.Call)
+	}
+	tx, err := s.store.Get(t.Context(), "shop", s.post(`{"to": `+to+`, "data": null, "value": null}`))
+	require.NoError(t, err)
+	require.Empty(t, tx.Data)
+	require.Zero(t, tx.Value.Sign())
 }
 
 // Keys and roles are required, and an error shows neither.

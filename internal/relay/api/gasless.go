@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +10,9 @@ import (
 	"net/http"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/jsonbody"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/forward"
 )
@@ -28,68 +29,126 @@ type Forwards interface {
 // errNoForwarder is the answer to gasless requests without a configured forwarder.
 var errNoForwarder = &statusError{http.StatusNotImplemented, "not_implemented", "gasless transactions are off: no forwarder is configured"}
 
-// gaslessRequest is the body of a gasless request.
+// gaslessRequest is the body of a gasless request. A field that is missing or null has the zero value.
 type gaslessRequest struct {
-	TransactionID string `json:"transactionId"`
-	Request       *struct {
-		From     *address `json:"from"`
-		To       *address `json:"to"`
-		Value    *amount  `json:"value"`
-		Gas      *amount  `json:"gas"`
-		Nonce    *amount  `json:"nonce"`
-		Deadline *amount  `json:"deadline"`
-		Data     data     `json:"data"`
-	} `json:"request"`
-	Signature hexutil.Bytes `json:"signature"`
-	// Domain are the fields of the EIP-712 domain that the signer used. They are compared with the forwarder's.
-	Domain struct {
-		Name              string   `json:"name"`
-		Version           string   `json:"version"`
-		ChainID           *amount  `json:"chainId"`
-		VerifyingContract *address `json:"verifyingContract"`
-	} `json:"domain"`
-	Speed relay.Speed `json:"speed"`
+	transactionID string
+	request       struct {
+		given                       bool
+		from, to                    *common.Address
+		value, gas, nonce, deadline *big.Int
+		data                        []byte
+	}
+	signature []byte
+	// domain has the fields of the EIP-712 domain that the signer used. They are compared with the forwarder's.
+	domain forward.Domain
+	speed  relay.Speed
 }
 
-// parse returns the forward request and the fields of the domain that the client stated.
-func (r *gaslessRequest) parse() (*forward.Request, forward.Domain, error) {
-	var declared forward.Domain
-	if r.Request == nil {
-		return nil, declared, relay.Invalidf("request", "is missing")
+// field reads a field of the body.
+func (r *gaslessRequest) field(name, value []byte) (err error) {
+	switch string(name) {
+	case "transactionId":
+		r.transactionID, err = optional(jsonbody.Text, "transactionId", value)
+	case "request":
+		if r.request.given = !jsonbody.IsNull(value); r.request.given {
+			err = object("request", value, r.requestField)
+		}
+	case "signature":
+		r.signature, err = optional(calldata, "signature", value)
+	case "domain":
+		if !jsonbody.IsNull(value) {
+			err = object("domain", value, r.domainField)
+		}
+	case "speed":
+		r.speed, err = optional(speed, "speed", value)
+	default:
+		err = jsonbody.Unknown("", name, "transactionId", "request", "signature", "domain", "speed")
 	}
-	for field, given := range map[string]bool{
-		"from": r.Request.From != nil, "to": r.Request.To != nil, "gas": r.Request.Gas != nil, "nonce": r.Request.Nonce != nil,
-		"deadline": r.Request.Deadline != nil,
-	} {
-		if !given {
-			return nil, declared, relay.Invalidf("request."+field, "is missing")
+	return err
+}
+
+// object reads the fields of an object in the body.
+func object(path string, value []byte, field func(path string, name, value []byte) error) error {
+	if value[0] != '{' {
+		return relay.Invalidf(path, "must be an object, not %s", jsonbody.Clip(value))
+	}
+	return jsonbody.Fields(value, path, func(name, value []byte) error { return field(jsonbody.Join(path, string(name)), name, value) })
+}
+
+func (r *gaslessRequest) requestField(path string, name, value []byte) (err error) {
+	switch q := &r.request; string(name) {
+	case "from":
+		q.from, err = optional(jsonbody.Address, path, value)
+	case "to":
+		q.to, err = optional(jsonbody.Address, path, value)
+	case "value":
+		q.value, err = optional(jsonbody.Amount, path, value)
+	case "gas":
+		q.gas, err = optional(jsonbody.Amount, path, value)
+	case "nonce":
+		q.nonce, err = optional(jsonbody.Amount, path, value)
+	case "deadline":
+		q.deadline, err = optional(jsonbody.Amount, path, value)
+	case "data":
+		q.data, err = optional(calldata, path, value)
+	default:
+		err = jsonbody.Unknown("request", name, "from", "to", "value", "gas", "nonce", "deadline", "data")
+	}
+	return err
+}
+
+func (r *gaslessRequest) domainField(path string, name, value []byte) (err error) {
+	switch d := &r.domain; string(name) {
+	case "name":
+		d.Name, err = optional(jsonbody.Text, path, value)
+	case "version":
+		d.Version, err = optional(jsonbody.Text, path, value)
+	case "chainId":
+		var id *big.Int
+		if id, err = optional(jsonbody.Amount, path, value); id != nil {
+			d.ChainID = math.MaxUint64 // no chain of a node
+			if id.IsUint64() {
+				d.ChainID = id.Uint64()
+			}
+		}
+	case "verifyingContract":
+		var contract *common.Address
+		if contract, err = optional(jsonbody.Address, path, value); contract != nil {
+			d.VerifyingContract = *contract
+		}
+	default:
+		err = jsonbody.Unknown("domain", name, "name", "version", "chainId", "verifyingContract")
+	}
+	return err
+}
+
+// parse returns the forward request.
+func (r *gaslessRequest) parse() (*forward.Request, error) {
+	q := &r.request
+	if !q.given {
+		return nil, relay.Invalidf("request", "is missing")
+	}
+	for _, required := range []struct {
+		name  string
+		given bool
+	}{{"from", q.from != nil}, {"to", q.to != nil}, {"gas", q.gas != nil}, {"nonce", q.nonce != nil}, {"deadline", q.deadline != nil}} {
+		if !required.given {
+			return nil, relay.Invalidf("request."+required.name, "is missing")
 		}
 	}
-	if r.Request.Value.orZero().Sign() != 0 {
-		return nil, declared, relay.Invalidf("request.value", "must be 0: the relayer would pay it")
+	if q.value != nil && q.value.Sign() != 0 {
+		return nil, relay.Invalidf("request.value", "must be 0, not %s: the relayer would pay it", q.value)
 	}
-	gas, err := gasLimit(r.Request.Gas)
+	gas, err := gasLimit("request.gas", q.gas)
 	if err != nil {
-		return nil, declared, relay.Invalidf("request.gas", "must be 1 to %d", int64(maxGas))
+		return nil, err
 	}
-	deadline := r.Request.Deadline.orZero()
-	if !deadline.IsUint64() || deadline.Uint64() > forward.MaxDeadline {
-		return nil, declared, relay.Invalidf("request.deadline", "must be a Unix time in seconds")
-	}
-	declared = forward.Domain{Name: r.Domain.Name, Version: r.Domain.Version}
-	if id := r.Domain.ChainID; id != nil {
-		declared.ChainID = math.MaxUint64 // no chain of a node
-		if n := id.orZero(); n.IsUint64() {
-			declared.ChainID = n.Uint64()
-		}
-	}
-	if c := r.Domain.VerifyingContract; c != nil {
-		declared.VerifyingContract = common.Address(*c)
+	if !q.deadline.IsUint64() || q.deadline.Uint64() > forward.MaxDeadline {
+		return nil, relay.Invalidf("request.deadline", "must be a Unix time in seconds, not %s", q.deadline)
 	}
 	return &forward.Request{
-		From: common.Address(*r.Request.From), To: common.Address(*r.Request.To), Value: new(big.Int), Gas: gas,
-		Nonce: r.Request.Nonce.orZero(), Deadline: deadline.Uint64(), Data: r.Request.Data, Signature: r.Signature,
-	}, declared, nil
+		From: *q.from, To: *q.to, Value: new(big.Int), Gas: gas, Nonce: q.nonce, Deadline: q.deadline.Uint64(), Data: q.data, Signature: r.signature,
+	}, nil
 }
 
 // gasless accepts the call of a signer, to be sent by a forwarder.
@@ -98,14 +157,10 @@ func (h *Handler) gasless(ctx context.Context, c *call) error {
 		return errNoForwarder
 	}
 	var body gaslessRequest
-	if err := decode(c.w, c.r, &body); err != nil {
+	if err := decode(c.w, c.r, body.field); err != nil {
 		return err
 	}
-	request, declared, err := body.parse()
-	if err != nil {
-		return err
-	}
-	speed, err := checkSpeed(body.Speed)
+	request, err := body.parse()
 	if err != nil {
 		return err
 	}
@@ -114,8 +169,8 @@ func (h *Handler) gasless(ctx context.Context, c *call) error {
 		return refused(err)
 	}
 	tx := &relay.Transaction{
-		Kind: relay.Gasless, ClientID: body.TransactionID,
-		Call:    relay.Call{To: outer.To, Value: outer.Value, Data: outer.Data, GasLimit: outer.Gas, Speed: speed},
+		Kind: relay.Gasless, ClientID: body.transactionID,
+		Call:    relay.Call{To: outer.To, Value: outer.Value, Data: outer.Data, GasLimit: outer.Gas, Speed: cmp.Or(body.speed, relay.Average)},
 		Forward: &relay.Forward{Signer: request.From, Nonce: request.Nonce, Deadline: request.Deadline},
 	}
 	// A repeated request is answered even if its nonce is used by now, or its deadline is past.
@@ -128,7 +183,7 @@ func (h *Handler) gasless(ctx context.Context, c *call) error {
 	if err := h.admit(c.client); err != nil { // before the calls of nodes: a refused request has its cost, too
 		return err
 	}
-	if err := c.forwards.Verify(ctx, request, declared); err != nil {
+	if err := c.forwards.Verify(ctx, request, body.domain); err != nil {
 		return refused(err)
 	}
 	if err := c.forwards.CheckTarget(ctx, request.To); err != nil {
@@ -192,14 +247,14 @@ func (h *Handler) nonce(ctx context.Context, c *call) error {
 	if c.forwards == nil {
 		return errNoForwarder
 	}
-	var signer address
-	if err := signer.UnmarshalJSON([]byte(`"` + c.r.PathValue("address") + `"`)); err != nil {
+	signer, err := jsonbody.ParseAddress(c.r.PathValue("address"))
+	if err != nil {
 		return relay.Invalidf("address", "%v", err)
 	}
 	if err := h.admit(c.client); err != nil {
 		return err
 	}
-	n, err := c.forwards.Nonce(ctx, common.Address(signer), evm.LatestState)
+	n, err := c.forwards.Nonce(ctx, signer, evm.LatestState)
 	if err != nil {
 		return refused(err)
 	}
@@ -207,7 +262,7 @@ func (h *Handler) nonce(ctx context.Context, c *call) error {
 	if err != nil {
 		return refused(err)
 	}
-	a := nextNonce{Address: common.Address(signer).Hex(), Nonce: n.String()}
+	a := nextNonce{Address: signer.Hex(), Nonce: n.String()}
 	a.Domain.Name, a.Domain.Version, a.Domain.ChainID, a.Domain.VerifyingContract = d.Name, d.Version, d.ChainID, d.VerifyingContract.Hex()
 	answer(c.w, http.StatusOK, a)
 	return nil

@@ -108,13 +108,14 @@ func (s *server) post(body string, headers ...string) string {
 }
 
 // refuses sends a request, which must fail with a status, a code and a field.
-func (s *server) refuses(status int, code, field, method, path, key, body string, headers ...string) {
+func (s *server) refuses(status int, code, field, method, path, key, body string, headers ...string) (message string) {
 	s.t.Helper()
 	got, answer, _ := s.do(method, path, key, body, headers...)
 	var f failure
 	require.NoError(s.t, json.Unmarshal(answer, &f), "%s", answer)
 	require.Equal(s.t, []any{status, code, field}, []any{got, f.Error.Code, f.Error.Field}, "%s: %s", body, answer)
 	require.NotEmpty(s.t, f.Error.Message)
+	return f.Error.Message
 }
 
 // atRelayer makes a transaction submitted at a relayer under an id.

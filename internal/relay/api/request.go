@@ -1,8 +1,7 @@
 package api
 
 import (
-	"bytes"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,11 +10,10 @@ import (
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
-	"github.com/ethereum/go-ethereum/common/math"
 	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
+	"github.com/rollcall-dev/rollcall/internal/platform/jsonbody"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 )
 
@@ -27,132 +25,107 @@ const (
 	maxIDBytes = 128
 )
 
-// address reads an address in hex with 0x. One with letters of both cases must have the checksum of EIP-55.
-type address common.Address
-
-func (a *address) UnmarshalJSON(text []byte) error {
-	var s string
-	if json.Unmarshal(text, &s) != nil || !strings.HasPrefix(s, "0x") || !common.IsHexAddress(s) {
-		return errors.New("must be an address, 0x and 40 hex digits")
-	}
-	*a = address(common.HexToAddress(s))
-	if digits := s[2:]; digits != strings.ToLower(digits) && digits != strings.ToUpper(digits) && s != common.Address(*a).Hex() {
-		return errors.New("has a wrong checksum: some character is mistyped (all letters in lower case skip the check)")
-	}
-	return nil
-}
-
-// amount reads 0 to 2^256-1: an integer, a decimal string or 0x hex, never through a float.
-type amount big.Int
-
-func (a *amount) UnmarshalJSON(text []byte) error {
-	var n math.HexOrDecimal256
-	if string(text) == `""` || bytes.ContainsAny(text, "-+._eE ") && !bytes.Contains(text, []byte("0x")) || n.UnmarshalJSON(text) != nil || (*big.Int)(&n).Sign() < 0 {
-		return errors.New("must be a whole number from 0 to 2^256-1: an integer, a decimal string or 0x hex")
-	}
-	*a = amount(n)
-	return nil
-}
-
-// orZero returns the amount; zero if it was not given.
-func (a *amount) orZero() *big.Int {
-	if a == nil {
-		return new(big.Int)
-	}
-	return (*big.Int)(a)
-}
-
-// data reads bytes in hex with 0x.
-type data []byte
-
-func (d *data) UnmarshalJSON(text []byte) error {
-	var b hexutil.Bytes
-	if err := b.UnmarshalJSON(text); err != nil {
-		return errors.New("must be hex with 0x and two digits a byte, such as 0xa9059cbb")
-	}
-	if len(b) > maxData {
-		return fmt.Errorf("must not have more than %d bytes", maxData)
-	}
-	*d = data(b)
-	return nil
-}
-
-// directRequest is the body of a direct request.
+// directRequest is the body of a direct request. A field that is missing or null has the zero value.
 type directRequest struct {
-	TransactionID string      `json:"transactionId"`
-	To            *address    `json:"to"`
-	Value         *amount     `json:"value"`
-	Data          data        `json:"data"`
-	GasLimit      *amount     `json:"gasLimit"`
-	Speed         relay.Speed `json:"speed"`
+	transactionID   string
+	to              *common.Address
+	value, gasLimit *big.Int
+	data            []byte
+	speed           relay.Speed
+}
+
+// field reads a field of the body.
+func (r *directRequest) field(name, value []byte) (err error) {
+	switch string(name) {
+	case "transactionId":
+		r.transactionID, err = optional(jsonbody.Text, "transactionId", value)
+	case "to":
+		r.to, err = optional(jsonbody.Address, "to", value)
+	case "value":
+		r.value, err = optional(jsonbody.Amount, "value", value)
+	case "data":
+		r.data, err = optional(calldata, "data", value)
+	case "gasLimit":
+		r.gasLimit, err = optional(jsonbody.Amount, "gasLimit", value)
+	case "speed":
+		r.speed, err = optional(speed, "speed", value)
+	default:
+		err = jsonbody.Unknown("", name, "transactionId", "to", "value", "data", "gasLimit", "speed")
+	}
+	return err
 }
 
 // transaction returns the transaction that the request asks for.
 func (r *directRequest) transaction() (*relay.Transaction, error) {
-	if r.To == nil {
+	if r.to == nil {
 		return nil, relay.Invalidf("to", "is missing: give the address that is called")
 	}
-	gas, err := gasLimit(r.GasLimit)
-	if err != nil {
-		return nil, err
-	}
-	speed, err := checkSpeed(r.Speed)
-	if err != nil {
-		return nil, err
+	gas := uint64(relay.DefaultGasLimit)
+	if r.gasLimit != nil {
+		var err error
+		if gas, err = gasLimit("gasLimit", r.gasLimit); err != nil {
+			return nil, err
+		}
 	}
 	return &relay.Transaction{
-		Kind: relay.Direct, ClientID: r.TransactionID,
-		Call: relay.Call{To: common.Address(*r.To), Value: r.Value.orZero(), Data: r.Data, GasLimit: gas, Speed: speed},
+		Kind: relay.Direct, ClientID: r.transactionID,
+		Call: relay.Call{To: *r.to, Value: cmp.Or(r.value, new(big.Int)), Data: r.data, GasLimit: gas, Speed: cmp.Or(r.speed, relay.Average)},
 	}, nil
 }
 
-func gasLimit(a *amount) (uint64, error) {
-	if a == nil {
-		return relay.DefaultGasLimit, nil
+// optional reads a value that may be null, which is as if it were missing.
+func optional[T any](read func(field string, value []byte) (T, error), field string, value []byte) (v T, err error) {
+	if jsonbody.IsNull(value) {
+		return v, nil
 	}
-	n := a.orZero()
+	return read(field, value)
+}
+
+func calldata(field string, value []byte) ([]byte, error) {
+	b, err := jsonbody.Bytes(field, value)
+	if err == nil && len(b) > maxData {
+		err = relay.Invalidf(field, "must not have more than %d bytes, and has %d", maxData, len(b))
+	}
+	return b, err
+}
+
+func gasLimit(field string, n *big.Int) (uint64, error) {
 	if n.Sign() == 0 || n.Cmp(big.NewInt(maxGas)) > 0 {
-		return 0, relay.Invalidf("gasLimit", "must be 1 to %d", int64(maxGas))
+		return 0, relay.Invalidf(field, "must be 1 to %d, not %s", int64(maxGas), n)
 	}
 	return n.Uint64(), nil
 }
 
-func checkSpeed(s relay.Speed) (relay.Speed, error) {
-	switch s {
-	case "":
-		return relay.Average, nil
-	case relay.Fastest, relay.Fast, relay.Average, relay.SafeLow:
-		return s, nil
+func speed(field string, value []byte) (relay.Speed, error) {
+	s, err := jsonbody.Text(field, value)
+	if err != nil {
+		return "", err
 	}
-	return "", relay.Invalidf("speed", "must be fastest, fast, average or safeLow")
+	switch known := relay.Speed(s); known {
+	case relay.Fastest, relay.Fast, relay.Average, relay.SafeLow:
+		return known, nil
+	}
+	return "", relay.Invalidf(field, "must be fastest, fast, average or safeLow, not %q", jsonbody.Clip([]byte(s)))
 }
 
-// decode reads a JSON object with known members alone.
-func decode(w http.ResponseWriter, r *http.Request, into any) error {
+// decode reads the body, and calls field for each of its fields.
+func decode(w http.ResponseWriter, r *http.Request, field func(name, value []byte) error) error {
 	body, err := readBody(w, r)
 	if err != nil {
 		return err
 	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(into); err != nil {
-		return invalidJSON(err)
+	if body, err = jsonbody.Object(body); err == nil {
+		err = jsonbody.Fields(body, "", field)
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return relay.Invalidf("", "the body must be one JSON object")
-	}
-	return nil
+	return invalid(err)
 }
 
-// invalidJSON names the member of the body that cannot be read, where the decoder says it.
-func invalidJSON(err error) error {
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return relay.Invalidf(wrong.Field, "must not be a JSON %s", wrong.Value)
+// invalid returns the domain's error for one of jsonbody's.
+func invalid(err error) error {
+	if b, ok := errors.AsType[*jsonbody.Error](err); ok {
+		return &relay.InvalidError{Field: b.Field, Problem: b.Problem}
 	}
-	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return relay.Invalidf("", "the body must be a JSON object")
-	}
-	return relay.Invalidf("", "%s", strings.TrimPrefix(err.Error(), "json: "))
+	return err
 }
 
 // errTooLarge is the error of a body above [maxBody].

@@ -23,7 +23,7 @@ import (
 // direct accepts the client's own call.
 func (h *Handler) direct(ctx context.Context, c *call) error {
 	var body directRequest
-	if err := decode(c.w, c.r, &body); err != nil {
+	if err := decode(c.w, c.r, body.field); err != nil {
 		return err
 	}
 	tx, err := body.transaction()

@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -156,6 +158,17 @@ func parseReport(body []byte) (u relay.Update, ok bool, err error) {
 		u.At = *r.Timestamp
 	}
 	return u, true, nil
+}
+
+// invalidJSON names the member of the body that cannot be read, where the decoder says it.
+func invalidJSON(err error) error {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return relay.Invalidf(wrong.Field, "must not be a JSON %s", wrong.Value)
+	}
+	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return relay.Invalidf("", "the body must be a JSON object")
+	}
+	return relay.Invalidf("", "%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
 // statusOf returns the status for one of a relayer's. A relayer that has accepted a transaction reports it as pending and

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/jsonbody"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -70,9 +71,9 @@ func decodeCall(object []byte) (RPCRequest, error) {
 	err := fields(object, "", func(name, value []byte) (err error) {
 		switch string(name) {
 		case "jsonrpc":
-			call.Version, err = text("jsonrpc", value)
+			call.Version, err = jsonbody.Text("jsonrpc", value)
 		case "method":
-			call.Method, err = text("method", value)
+			call.Method, err = jsonbody.Text("method", value)
 		case "params":
 			call.Params = bytes.Clone(value) // other values than arrays are an error of this call alone
 		case "id":
@@ -80,6 +81,8 @@ func decodeCall(object []byte) (RPCRequest, error) {
 				err = relayer.Invalidf("id", "must be a string or a number")
 			}
 			call.ID = bytes.Clone(value)
+		default:
+			err = jsonbody.OtherCase("", name, "jsonrpc", "method", "params", "id")
 		}
 		return err
 	})
@@ -101,10 +104,11 @@ func DecodeSign(body []byte) (message string, err error) {
 	}
 	found := false
 	err = fields(body, "", func(name, value []byte) (err error) {
-		if string(name) == "message" {
-			found = true
-			message, err = text("message", value)
+		if string(name) != "message" {
+			return jsonbody.OtherCase("", name, "message")
 		}
+		found = true
+		message, err = jsonbody.Text("message", value)
 		return err
 	})
 	if err == nil && !found {
@@ -129,6 +133,8 @@ func DecodeSignTypedData(body []byte) (domainSeparator, hashStruct common.Hash, 
 		case structName:
 			found[1] = true
 			hashStruct, err = hash(structName, value)
+		default:
+			err = jsonbody.OtherCase("", name, domainName, structName)
 		}
 		return err
 	})
@@ -141,7 +147,7 @@ func DecodeSignTypedData(body []byte) (domainSeparator, hashStruct common.Hash, 
 }
 
 func hash(field string, value []byte) (common.Hash, error) {
-	b, err := bytesOf(field, value)
+	b, err := jsonbody.Bytes(field, value)
 	if err == nil && len(b) != common.HashLength {
 		err = relayer.Invalidf(field, "must have %d bytes, not %d", common.HashLength, len(b))
 	}

@@ -1,6 +1,7 @@
 package openzeppelin
 
 import (
+	"github.com/rollcall-dev/rollcall/internal/platform/jsonbody"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -15,11 +16,11 @@ func DecodePatch(body []byte) (relayer.Patch, error) {
 	err = fields(body, "", func(name, value []byte) (err error) {
 		switch string(name) {
 		case "name":
-			if isNull(value) {
+			if jsonbody.IsNull(value) {
 				return nil // null is the default, the only possible name
 			}
 			p.Name = new(string)
-			if *p.Name, err = text("name", value); err == nil {
+			if *p.Name, err = jsonbody.Text("name", value); err == nil {
 				err = CheckMetadata("name", *p.Name)
 			}
 			return err
@@ -30,7 +31,7 @@ func DecodePatch(body []byte) (relayer.Patch, error) {
 			p.Paused = new(string(value) == "true")
 			return nil
 		case "policies":
-			if isNull(value) {
+			if jsonbody.IsNull(value) {
 				p.MinBalance.Set = true
 				return nil
 			}
@@ -39,19 +40,19 @@ func DecodePatch(body []byte) (relayer.Patch, error) {
 			}
 			return fields(value, "policies", func(name, value []byte) error {
 				if string(name) != "min_balance" {
-					return relayer.Invalidf(join("policies", clip(name)), "can't be changed here: it is part of the relayer's configuration")
+					return relayer.Invalidf(jsonbody.Join("policies", jsonbody.Clip(name)), "can't be changed here: it is part of the relayer's configuration")
 				}
 				p.MinBalance.Set = true
-				if isNull(value) {
+				if jsonbody.IsNull(value) {
 					return nil
 				}
-				p.MinBalance.Value, err = amount("policies.min_balance", value)
+				p.MinBalance.Value, err = jsonbody.Amount("policies.min_balance", value)
 				return err
 			})
 		case "notification_id", "custom_rpc_urls":
 			return relayer.Invalidf(string(name), "can't be changed here: it is part of the relayer's configuration")
 		default:
-			return relayer.Invalidf(clip(name), "is unknown: paused and policies.min_balance can be changed")
+			return relayer.Invalidf(jsonbody.Clip(name), "is unknown: paused and policies.min_balance can be changed")
 		}
 	})
 	if err != nil {

@@ -7,11 +7,17 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/jsonbody"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 // minGas is the gas of the cheapest transaction.
 const minGas = 21_000
+
+// requestFields are the fields of a submission. Others are ignored.
+var requestFields = []string{
+	"to", "value", "data", "gas_limit", "gas_price", "max_fee_per_gas", "max_priority_fee_per_gas", "speed", "valid_until", "metadata",
+}
 
 // DecodeRequest reads the body of a submission. An invalid body fails with a [*relayer.InvalidError] that names the field.
 // The relayer checks the rest, which depends on the clock, the chain or its policies. The default speed, without fees, is
@@ -32,32 +38,34 @@ func DecodeReplacement(body []byte) (relayer.Request, error) {
 		return r, err
 	}
 	err = fields(body, "", func(name, value []byte) (err error) {
-		if isNull(value) {
-			return nil
+		if jsonbody.IsNull(value) {
+			return jsonbody.OtherCase("", name, requestFields...)
 		}
 		switch string(name) {
 		case "to":
-			r.To, err = address("to", value)
+			r.To, err = jsonbody.Address("to", value)
 		case "value":
-			r.Value, err = amount("value", value)
+			r.Value, err = jsonbody.Amount("value", value)
 		case "data":
-			r.Data, err = bytesOf("data", value)
+			r.Data, err = jsonbody.Bytes("data", value)
 		case "gas_limit":
-			if r.GasLimit, err = count("gas_limit", value); err == nil && r.GasLimit < minGas {
-				err = relayer.Invalidf("gas_limit", "must be at least %d; leave it out to have it estimated", minGas)
+			if r.GasLimit, err = jsonbody.Count("gas_limit", value); err == nil && r.GasLimit < minGas {
+				err = relayer.Invalidf("gas_limit", "must be at least %d, not %d; leave it out to have it estimated", minGas, r.GasLimit)
 			}
 		case "gas_price":
-			r.GasPrice, err = amount("gas_price", value)
+			r.GasPrice, err = jsonbody.Amount("gas_price", value)
 		case "max_fee_per_gas":
-			r.MaxFee, err = amount("max_fee_per_gas", value)
+			r.MaxFee, err = jsonbody.Amount("max_fee_per_gas", value)
 		case "max_priority_fee_per_gas":
-			r.MaxPriorityFee, err = amount("max_priority_fee_per_gas", value)
+			r.MaxPriorityFee, err = jsonbody.Amount("max_priority_fee_per_gas", value)
 		case "speed":
 			r.Speed, err = speed(value)
 		case "valid_until":
 			r.ValidUntil, err = instant("valid_until", value)
 		case "metadata":
 			r.Metadata, err = metadata(value)
+		default:
+			err = jsonbody.OtherCase("", name, requestFields...)
 		}
 		return err
 	})
@@ -104,21 +112,21 @@ func selector(r *relayer.Request) string {
 }
 
 func speed(value []byte) (relayer.Speed, error) {
-	s, err := text("speed", value)
+	s, err := jsonbody.Text("speed", value)
 	if err == nil && !slices.Contains(relayer.Speeds, relayer.Speed(s)) {
-		err = relayer.Invalidf("speed", "must be one of %v, not %q", relayer.Speeds, clip([]byte(s)))
+		err = relayer.Invalidf("speed", "must be one of %v, not %q", relayer.Speeds, jsonbody.Clip([]byte(s)))
 	}
 	return relayer.Speed(s), err
 }
 
 func instant(field string, value []byte) (time.Time, error) {
-	s, err := text(field, value)
+	s, err := jsonbody.Text(field, value)
 	if err != nil {
 		return time.Time{}, err
 	}
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil || t.IsZero() {
-		return time.Time{}, relayer.Invalidf(field, "must be a time as in RFC 3339, such as 2030-01-02T15:04:05Z, not %q", clip([]byte(s)))
+		return time.Time{}, relayer.Invalidf(field, "must be a time as in RFC 3339, such as 2030-01-02T15:04:05Z, not %q", jsonbody.Clip([]byte(s)))
 	}
 	return t.UTC(), nil
 }
@@ -144,12 +152,12 @@ func metadata(value []byte) (relayer.Metadata, error) {
 		case "trace_id":
 			target, field = &m.TraceID, "metadata.trace_id"
 		default:
-			return relayer.Invalidf(join(path, clip(name)), "is unknown: there are method, orderbook, trader, request_id and trace_id")
+			return jsonbody.Unknown(path, name, "method", "orderbook", "trader", "request_id", "trace_id")
 		}
-		if isNull(value) {
+		if jsonbody.IsNull(value) {
 			return nil
 		}
-		s, err := text(field, value)
+		s, err := jsonbody.Text(field, value)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package openzeppelin
+package jsonbody
 
 import (
 	"encoding/hex"
@@ -7,21 +7,19 @@ import (
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
-
-	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// amount reads a JSON number, or a string with a decimal number or 0x hex: 0 to 2^256-1, never through a float.
-func amount(field string, value []byte) (*big.Int, error) {
+// Amount reads a JSON number, or a string with a decimal number or 0x hex: 0 to 2^256-1, never through a float.
+func Amount(field string, value []byte) (*big.Int, error) {
 	s := string(value)
 	switch c := value[0]; {
 	case c == '"':
 		var err error
-		if s, err = text(field, value); err != nil {
+		if s, err = Text(field, value); err != nil {
 			return nil, err
 		}
 	case c != '-' && (c < '0' || c > '9'):
-		return nil, relayer.Invalidf(field, "must be a whole number: an integer, a decimal string or 0x hex, not %s", clip(value))
+		return nil, Invalidf(field, "must be a whole number: an integer, a decimal string or 0x hex, not %s", Clip(value))
 	}
 	return parseAmount(field, s)
 }
@@ -34,15 +32,15 @@ func parseAmount(field, s string) (*big.Int, error) {
 	// SetString accepts signs and underscores too.
 	if digits == "" || !allDigits(digits, base) {
 		if strings.HasPrefix(s, "-") {
-			return nil, relayer.Invalidf(field, "must not be negative: %s", clip([]byte(s)))
+			return nil, Invalidf(field, "must not be negative: %s", Clip([]byte(s)))
 		}
-		return nil, relayer.Invalidf(field,
-			"must be a whole number: an integer without fraction or exponent, a decimal string or 0x hex, not %q", clip([]byte(s)))
+		return nil, Invalidf(field,
+			"must be a whole number: an integer without fraction or exponent, a decimal string or 0x hex, not %q", Clip([]byte(s)))
 	}
 	if base == 10 && len(digits) < 19 || base == 16 && len(digits) <= 16 {
 		n, err := strconv.ParseUint(digits, base, 64)
 		if err != nil {
-			return nil, relayer.Invalidf(field, "must be a whole number, not %q", s)
+			return nil, Invalidf(field, "must be a whole number, not %q", s)
 		}
 		return new(big.Int).SetUint64(n), nil
 	}
@@ -55,7 +53,7 @@ func parseAmount(field, s string) (*big.Int, error) {
 			return n, nil
 		}
 	}
-	return nil, relayer.Invalidf(field, "must be below 2^256: %s", clip([]byte(s)))
+	return nil, Invalidf(field, "must be below 2^256: %s", Clip([]byte(s)))
 }
 
 func allDigits(s string, base int) bool {
@@ -68,62 +66,62 @@ func allDigits(s string, base int) bool {
 	return true
 }
 
-// count reads an amount that fits a uint64.
-func count(field string, value []byte) (uint64, error) {
-	n, err := amount(field, value)
+// Count reads an amount that fits a uint64.
+func Count(field string, value []byte) (uint64, error) {
+	n, err := Amount(field, value)
 	if err != nil {
 		return 0, err
 	}
 	if !n.IsUint64() {
-		return 0, relayer.Invalidf(field, "must be below 2^64: %s", clip(value))
+		return 0, Invalidf(field, "must be below 2^64: %s", Clip(value))
 	}
 	return n.Uint64(), nil
 }
 
-// address reads an address in hex. One with letters of both cases must have the right checksum.
-func address(field string, value []byte) (*common.Address, error) {
-	s, err := text(field, value)
+// Address reads an address in hex. One with letters of both cases must have the right checksum.
+func Address(field string, value []byte) (*common.Address, error) {
+	s, err := Text(field, value)
 	if err != nil {
 		return nil, err
 	}
 	a, err := ParseAddress(s)
 	if err != nil {
-		return nil, relayer.Invalidf(field, "%v", err)
+		return nil, Invalidf(field, "%v", err)
 	}
 	return &a, nil
 }
 
 // ParseAddress reads an address in hex, with or without 0x. One with letters of both cases must have the checksum of
-// EIP-55. It fails with a [*relayer.InvalidError] that names no field.
+// EIP-55. It fails with an [*Error] that names no field.
 func ParseAddress(s string) (common.Address, error) {
 	digits := strip0x(s)
 	var a common.Address
 	if len(digits) != 2*len(a) {
-		return a, relayer.Invalidf("", "must be an address, 0x and %d hex digits, not %q", 2*len(a), clip([]byte(s)))
+		return a, Invalidf("", "must be an address, 0x and %d hex digits, not %q", 2*len(a), Clip([]byte(s)))
 	}
 	if _, err := hex.Decode(a[:], []byte(digits)); err != nil {
-		return common.Address{}, relayer.Invalidf("", "must be an address in hex, not %q", s)
+		return common.Address{}, Invalidf("", "must be an address in hex, not %q", s)
 	}
 	if digits == strings.ToLower(digits) || digits == strings.ToUpper(digits) || digits == a.Hex()[2:] {
 		return a, nil
 	}
-	return common.Address{}, relayer.Invalidf("",
+	return common.Address{}, Invalidf("",
 		"the checksum of %s is wrong: some character is mistyped (all letters in lower case skip the check)", s)
 }
 
-// bytesOf reads data in hex, with or without 0x.
-func bytesOf(field string, value []byte) ([]byte, error) {
-	s, err := text(field, value)
+// Bytes reads data in hex, with or without 0x.
+func Bytes(field string, value []byte) ([]byte, error) {
+	s, err := Text(field, value)
 	if err != nil {
 		return nil, err
 	}
 	digits := strip0x(s)
 	if len(digits)%2 != 0 {
-		return nil, relayer.Invalidf(field, "must be hex with two digits a byte, and has %d digits", len(digits))
+		return nil, Invalidf(field, "must be hex with two digits a byte: %q has %d digits", Clip([]byte(s)), len(digits))
 	}
 	b, err := hex.DecodeString(digits)
 	if err != nil {
-		return nil, relayer.Invalidf(field, "must be hex, such as 0xa9059cbb: %v", err)
+		return nil, Invalidf(field, "must be hex, such as 0xa9059cbb, not %q: %v", Clip([]byte(s)), err)
 	}
 	return b, nil
 }
