@@ -5,5 +5,7 @@
 // only sooner. If every connection has a request, some more are accepted beyond the limit, for one request each, which
 // Config.Overloaded answers. Beyond those, new connections wait.
 //
+// It also has what the APIs have in common: a request's id, and the errors of RFC 9457.
+//
 // The APIs and the HTTP addresses of coordinators and gateways are served through it. It calls the standard library alone.
 package httpserver

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 )
 
@@ -99,14 +100,16 @@ func encode(v any) []byte {
 // write writes a body of JSON.
 func write(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
+	if h.Get("Content-Type") == "" {
+		h.Set("Content-Type", "application/json")
+	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client may have gone
 }
 
-// fail answers an error. It reports whether an operator has to look into it.
-func fail(w http.ResponseWriter, err error) (status int, internal bool) {
+// fail answers a request that failed. It reports whether an operator has to look into the error.
+func fail(w http.ResponseWriter, r *http.Request, err error) (status int, internal bool) {
 	var f failure
 	status, f.Error.Code, f.Error.Message = classify(err)
 	if invalid, ok := errors.AsType[*relay.InvalidError](err); ok {
@@ -120,7 +123,14 @@ func fail(w http.ResponseWriter, err error) (status int, internal bool) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("Connection", "close") // an idle one would keep a slot that clients need
 	}
-	answer(w, status, f)
+	if httpserver.WantsProblem(r.Header) {
+		problem := httpserver.NewProblem(status, f.Error.Message)
+		problem.Code, problem.Field = f.Error.Code, f.Error.Field
+		w.Header().Set("Content-Type", httpserver.ProblemType)
+		answer(w, status, problem)
+	} else {
+		answer(w, status, f)
+	}
 	return status, status >= http.StatusInternalServerError
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
@@ -127,6 +128,42 @@ func TestDirect_OtherSpellings_AreAccepted(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, tx.Data)
 	require.Zero(t, tx.Value.Sign())
+}
+
+// A client that asks for problems gets them. Ids of requests, however bad, are no reason to reject one.
+func TestHandler_Headers_AreHeeded(t *testing.T) {
+	s := start(t, nil, nil)
+	for path, want := range map[string]httpserver.Problem{
+		"/relay/status/none": {Status: http.StatusNotFound, Title: "Not Found", Code: "not_found", Detail: "transaction not found"},
+		"/nowhere":           {Status: http.StatusNotFound, Title: "Not Found", Code: "not_found", Detail: errNoRoute.message},
+		"/relay/transactions?limit=0": {
+			Status: http.StatusBadRequest, Title: "Bad Request", Code: "invalid_request", Field: "limit", Detail: "limit: must be 1 to 100",
+		},
+	} {
+		want.Type = "about:blank"
+		status, body, h := s.do(http.MethodGet, path, shopKey, "", "Accept", "application/problem+json")
+		require.Equal(t, want.Status, status)
+		require.Equal(t, "application/problem+json", h.Get("Content-Type"))
+		var got httpserver.Problem
+		require.NoError(t, json.Unmarshal(body, &got))
+		require.Equal(t, want, got)
+	}
+	_, _, h := s.do(http.MethodGet, "/relay/transactions", shopKey, "", "Accept", "application/problem+json")
+	require.Equal(t, "application/json", h.Get("Content-Type"))
+
+	for want, ids := range map[string][]string{"^a$": {"\xff", "a", "b"}, "^[0-9a-f]{16}$": {strings.Repeat("x", 257)}, "^c$": {"c"}} {
+		for _, path := range []string{"/health", "/relay/transactions"} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.http.URL+path, nil)
+			require.NoError(t, err)
+			r.Header["X-Request-Id"] = ids
+			r.Header.Set("X-Api-Key", shopKey)
+			resp, err := s.http.Client().Do(r)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, http.StatusOK, resp.StatusCode)
+			require.Regexp(t, want, resp.Header.Get("X-Request-Id"))
+		}
+	}
 }
 
 // Keys and roles are required, and an error shows neither.

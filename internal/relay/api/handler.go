@@ -19,6 +19,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/platform/batch"
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
 	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relay"
@@ -117,7 +118,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 		h.mux.Handle("GET /metrics", cfg.Metrics)
 	}
 	h.mux.HandleFunc("GET /api-docs/openapi.json", h.describe)
-	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fail(w, errNoRoute) })
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fail(w, r, errNoRoute) })
 	return h, nil
 }
 
@@ -155,7 +156,10 @@ type route struct {
 	writes       bool // needs a key that may submit
 }
 
-const base = "/api/v1"
+const (
+	base      = "/api/v1"
+	requestID = "X-Request-Id"
+)
 
 // routes are the routes, without [base].
 var routes = []route{
@@ -179,6 +183,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set(requestID, httpserver.RequestID(r.Header))
 	h.mux.ServeHTTP(w, r)
 }
 
@@ -192,7 +197,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to route) {
 		if panicked := recover(); panicked != nil {
 			h.log.Error("request panicked", "route", to.path, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
 			if recorder.status == 0 {
-				fail(recorder, errors.New("panic"))
+				fail(recorder, r, errors.New("panic"))
 			}
 		}
 		h.metrics.observe(to.path, recorder.status, time.Since(start))
@@ -200,8 +205,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to route) {
 		span.End()
 	}()
 	if err := h.run(c, to); err != nil {
-		if status, internal := fail(recorder, err); internal && r.Context().Err() == nil {
-			h.log.Warn("request not served", "route", to.path, "code", status, "client", c.client, "err", err)
+		if status, internal := fail(recorder, r, err); internal && r.Context().Err() == nil {
+			h.log.Warn("request not served", "route", to.path, "code", status, "client", c.client, "request_id", w.Header().Get(requestID), "err", err)
 		}
 	}
 }

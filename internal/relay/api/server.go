@@ -37,7 +37,7 @@ func (h *Handler) overloaded(w http.ResponseWriter, r *http.Request) {
 	case "/health", "/ready", base + "/health", base + "/ready", "/metrics":
 		h.ServeHTTP(w, r)
 	default:
-		fail(w, &statusError{http.StatusServiceUnavailable, "unavailable", "too many requests at once; nothing was stored: try again"})
+		fail(w, r, &statusError{http.StatusServiceUnavailable, "unavailable", "too many requests at once; nothing was stored: try again"})
 	}
 }
 

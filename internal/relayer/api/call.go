@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
@@ -138,10 +139,11 @@ func (e *exchange) write(code int, body []byte) {
 
 // These are shared values of headers, which must not be changed.
 var (
-	jsonType = []string{"application/json"}
-	textType = []string{"text/plain; charset=utf-8"}
-	noStore  = []string{"no-store"}
-	noSniff  = []string{"nosniff"}
+	jsonType    = []string{"application/json"}
+	problemType = []string{httpserver.ProblemType}
+	textType    = []string{"text/plain; charset=utf-8"}
+	noStore     = []string{"no-store"}
+	noSniff     = []string{"nosniff"}
 )
 
 var _ io.Writer = (*exchange)(nil)

@@ -31,6 +31,8 @@
 //
 // # Errors
 //
+// Errors have OpenZeppelin's bodies. A client whose Accept names application/problem+json gets them as in RFC 9457.
+//
 //	400  the request is invalid, would revert, has a value that no key owns, or is not possible for a transaction of that status
 //	401  no valid API key
 //	403  relayer disabled, relayer paused, it signs no messages, or beyond the API key's role

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
@@ -27,8 +28,10 @@ func notImplemented(instead string) error {
 // refusal is the response to an error.
 type refusal struct {
 	code       int
-	body       any
-	retryAfter int64 // seconds; 0: no header
+	message    string
+	field      string // of an invalid request; "" for the whole
+	body       any    // in OpenZeppelin's format
+	retryAfter int64  // seconds; 0: no header
 	// internal reports that an operator has to look into it. The error is logged, and its text is not for the caller.
 	internal bool
 }
@@ -38,7 +41,9 @@ const fundsRetry = 30
 
 // mapError maps errors to responses. Its cases begin with errors that must not be mistaken for others.
 func mapError(err error, c *exchange) refusal {
-	refused := func(code int, message string) refusal { return refusal{code: code, body: openzeppelin.Failed(message)} }
+	refused := func(code int, message string) refusal {
+		return refusal{code: code, message: message, body: openzeppelin.Failed(message)}
+	}
 
 	if own, ok := errors.AsType[*httpError](err); ok {
 		return refused(own.code, own.message)
@@ -51,7 +56,9 @@ func mapError(err error, c *exchange) refusal {
 		return r
 	}
 	if invalid, ok := errors.AsType[*relayer.InvalidError](err); ok {
-		return refused(http.StatusBadRequest, invalid.Error())
+		r := refused(http.StatusBadRequest, invalid.Error())
+		r.field = invalid.Field
+		return r
 	}
 	if revert, ok := errors.AsType[*relayer.RevertError](err); ok {
 		return refused(http.StatusBadRequest, clip(revert.Error(), 1024))
@@ -61,10 +68,9 @@ func mapError(err error, c *exchange) refusal {
 	}
 	if limit, ok := errors.AsType[*relayer.LimitError](err); ok {
 		after := max(1, int64((limit.After+time.Second-1)/time.Second))
-		return refusal{
-			code: http.StatusTooManyRequests, retryAfter: after,
-			body: openzeppelin.TooManyRequests(fmt.Sprintf("%s: try again in %d s", limit.Limit, after), after),
-		}
+		r := refused(http.StatusTooManyRequests, fmt.Sprintf("%s: try again in %d s", limit.Limit, after))
+		r.retryAfter, r.body = after, openzeppelin.TooManyRequests(r.message, after)
+		return r
 	}
 	if funds, ok := errors.AsType[*relayer.FundsError](err); ok {
 		r := refused(http.StatusServiceUnavailable, funds.Error())
@@ -141,7 +147,18 @@ func (e *exchange) fail(err error) {
 	if r.retryAfter > 0 {
 		e.Header().Set("Retry-After", strconv.FormatInt(r.retryAfter, 10))
 	}
-	e.answer(r.code, r.body)
+	e.refuse(r.code, r.message, r.field, r.body)
+}
+
+// refuse responds to a request that failed, with a body in OpenZeppelin's format, or a problem if the client asks for one.
+func (e *exchange) refuse(code int, message, field string, body any) {
+	if httpserver.WantsProblem(e.r.Header) {
+		problem := httpserver.NewProblem(code, message)
+		problem.Field = field
+		e.Header()["Content-Type"] = problemType
+		body = problem
+	}
+	e.answer(code, body)
 }
 
 func clip(s string, most int) string {

@@ -331,7 +331,7 @@ func (a *api) do(method, path, body string, headers ...string) *httptest.Respons
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Del(headers[i])
 		if headers[i+1] != "" {
-			r.Header.Set(headers[i], headers[i+1])
+			r.Header[http.CanonicalHeaderKey(headers[i])] = strings.Split(headers[i+1], "\n") // one header for each line
 		}
 	}
 	w := httptest.NewRecorder()

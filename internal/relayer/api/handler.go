@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"path"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
@@ -174,7 +173,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler)
 		}
 	}()
-	badID := c.identify()
+	c.requestID = httpserver.RequestID(r.Header)
+	header["X-Request-Id"] = []string{c.requestID}
 	if !isPublic(r.URL.Path) {
 		if c.caller, c.role = h.keys.Find(apikey.Bearer(r)); c.caller == "" {
 			c.unauthorized()
@@ -183,10 +183,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if scoped(r.URL.Path) && h.started.Load() {
 			c.scopeErr = h.checkScope(c)
 		}
-	}
-	if badID != nil {
-		c.fail(badID)
-		return
 	}
 	if escaped := r.URL.EscapedPath(); path.Clean(escaped) != escaped {
 		c.fail(errNoRoute) // ServeMux would redirect, in HTML
@@ -204,33 +200,6 @@ func normalizePath(path string) string {
 		path = strings.TrimSuffix(path, "/")
 	}
 	return path
-}
-
-// identify sets the request's id from its header, or a new one.
-func (e *exchange) identify() error {
-	ids := e.r.Header["X-Request-Id"]
-	if len(ids) == 1 && ids[0] != "" {
-		if err := openzeppelin.CheckMetadata("X-Request-Id", ids[0]); err != nil {
-			e.requestID = newRequestID()
-			e.Header().Set("X-Request-Id", e.requestID)
-			return err
-		}
-		e.requestID = ids[0]
-	} else {
-		e.requestID = newRequestID()
-	}
-	e.Header()["X-Request-Id"] = []string{e.requestID}
-	if len(ids) > 1 {
-		return relayer.Invalidf("X-Request-Id", "is there twice")
-	}
-	return nil
-}
-
-// newRequestID returns an id for finding a request again: it need not be hard to guess.
-func newRequestID() string {
-	const digits = 16
-	s := strconv.FormatUint(rand.Uint64(), 16)
-	return "0000000000000000"[:digits-len(s)] + s
 }
 
 // checkScope sets the response's header Idempotency-Scope, and compares it with the request's.
@@ -316,7 +285,7 @@ var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}
 func (e *exchange) unauthorized() {
 	e.Header()["Www-Authenticate"] = []string{"Bearer"}
 	e.Header()["Connection"] = []string{"close"} // an idle one would keep a slot that callers need
-	e.answer(http.StatusUnauthorized, openzeppelin.Unauthorized())
+	e.refuse(http.StatusUnauthorized, "send a valid key as a bearer token in the header Authorization", "", openzeppelin.Unauthorized())
 }
 
 func (h *Handler) panicked(c *exchange, value any) {

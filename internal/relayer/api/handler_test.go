@@ -9,11 +9,14 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 // serve is do without the check against the description, for use in other goroutines.
@@ -230,24 +233,52 @@ func TestHandler_RequestID_IsEchoed(t *testing.T) {
 	one, two := a.do("GET", "/health", "").Header().Get("X-Request-Id"), a.do("GET", "/health", "").Header().Get("X-Request-Id")
 	require.Regexp(t, "^[0-9a-f]{16}$", one)
 	require.NotEqual(t, one, two)
-	for _, bad := range []string{strings.Repeat("x", 257), "a\x01b", "\xff"} {
-		w := a.do("GET", "/api/v1/relayers", "", "X-Request-Id", bad)
-		require.Contains(t, *read(t, w, 400).Error, "X-Request-Id")
-		require.Regexp(t, "^[0-9a-f]{16}$", w.Header().Get("X-Request-Id"))
-		require.Equal(t, 401, a.do("GET", "/api/v1/relayers", "", "X-Request-Id", bad, "Authorization", "").Code)
+	for given, want := range map[string]string{
+		strings.Repeat("x", 257): "^[0-9a-f]{16}$", "a\x01b": "^[0-9a-f]{16}$", "\xff": "^[0-9a-f]{16}$", "\xff\na\nb": "^a$", "b\na": "^b$",
+	} {
+		for _, path := range []string{"/health", "/api/v1/relayers", "/api/v1/relayers/pool-1"} {
+			w := a.do("GET", path, "", "X-Request-Id", given)
+			require.Equal(t, 200, w.Code, "%q", given)
+			require.Regexp(t, want, w.Header().Get("X-Request-Id"))
+		}
 	}
-	r := httptest.NewRequest("GET", "/health", nil)
-	r.Header["X-Request-Id"] = []string{"a", "b"}
-	w := httptest.NewRecorder()
-	a.handler.ServeHTTP(w, r)
-	require.Equal(t, 400, w.Code)
-	r.Header = http.Header{"Authorization": {"Bearer " + testKey}, "Idempotency-Key": {"a", "b"}}
-	r.Method, r.URL.Path, r.Body = "POST", poolTransactions, io.NopCloser(strings.NewReader(submission("1")))
-	w = httptest.NewRecorder()
-	a.handler.ServeHTTP(w, r)
-	require.Equal(t, 400, w.Code)
-	require.Contains(t, w.Body.String(), "Idempotency-Key: is there twice")
+}
+
+func TestHandler_RepeatedIdempotencyKey_IsRejected(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	w := a.do("POST", poolTransactions, submission("1"), "Idempotency-Key", "a\nb")
+	require.Contains(t, *read(t, w, 400).Error, "Idempotency-Key: is there twice")
 	require.Empty(t, a.txs)
+}
+
+// A client that asks for problems gets them, and all others OpenZeppelin's bodies.
+func TestHandler_ClientAsksForProblems_GetsThem(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	problem := func(want int, method, path, body string, headers ...string) httpserver.Problem {
+		t.Helper()
+		w := a.do(method, path, body, append([]string{"Accept", "application/json, application/problem+json"}, headers...)...)
+		require.Equal(t, want, w.Code)
+		require.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
+		var p httpserver.Problem
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &p))
+		require.Equal(t, want, p.Status)
+		require.Equal(t, http.StatusText(want), p.Title)
+		require.Equal(t, "about:blank", p.Type)
+		require.NotEmpty(t, p.Detail)
+		return p
+	}
+	p := problem(400, "POST", poolTransactions, `{"to":"0xaa"}`)
+	require.Equal(t, "to", p.Field)
+	require.Contains(t, p.Detail, `must be an address, 0x and 40 hex digits, not "0xaa"`)
+	problem(401, "GET", "/api/v1/relayers", "", "Authorization", "")
+	problem(404, "GET", "/nowhere", "")
+	a.fail = &relayer.LimitError{Limit: "global rate", After: time.Second}
+	problem(429, "POST", poolTransactions, submission("1"))
+	a.fail = nil
+	require.Equal(t, "application/json", a.do("GET", "/api/v1/relayers", "", "Accept", "application/problem+json").Header().Get("Content-Type"), "no failure")
+	require.Equal(t, "application/json", a.do("GET", "/nowhere", "", "Accept", "application/json").Header().Get("Content-Type"))
 }
 
 func TestHandler_Panic_EndsOneRequest(t *testing.T) {

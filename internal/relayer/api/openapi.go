@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
@@ -20,12 +21,12 @@ type object = map[string]any
 
 // mayAnswer returns the status codes of a route.
 func (r *route) mayAnswer() []int {
-	codes := append([]int{http.StatusOK, http.StatusBadRequest}, r.codes...)
+	codes := append([]int{http.StatusOK}, r.codes...)
 	if scoped(r.path) {
 		codes = append(codes, http.StatusPreconditionFailed)
 	}
 	if !r.public {
-		codes = append(codes, http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusInternalServerError,
+		codes = append(codes, http.StatusBadRequest, http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusInternalServerError,
 			http.StatusServiceUnavailable, http.StatusGatewayTimeout)
 	}
 	slices.Sort(codes)
@@ -118,9 +119,9 @@ func response(r *route, code int, schemas object) object {
 	case code == http.StatusOK:
 		out["content"] = jsonContent(envelope(r, schemas))
 	case code == http.StatusUnauthorized, code == http.StatusTooManyRequests:
-		out["content"] = jsonContent(schemaOf(reflect.TypeFor[openzeppelin.Refused](), schemas))
+		out["content"] = failureContent(schemaOf(reflect.TypeFor[openzeppelin.Refused](), schemas))
 	default:
-		out["content"] = jsonContent(object{
+		out["content"] = failureContent(object{
 			"type": "object", "required": []string{"success", "data", "error"},
 			"properties": object{
 				"success": object{"const": false}, "data": object{"type": "null"}, "error": object{"type": "string"},
@@ -153,6 +154,17 @@ func envelope(r *route, schemas object) object {
 		properties["pagination"] = schemaOf(reflect.TypeFor[openzeppelin.Pagination](), schemas)
 	}
 	return object{"type": "object", "required": required, "properties": properties}
+}
+
+// failureContent describes the two formats of a response to a request that failed.
+func failureContent(schema object) object {
+	text := object{"type": "string"}
+	content := jsonContent(schema)
+	content[httpserver.ProblemType] = object{"schema": object{
+		"type": "object", "required": []string{"type", "title", "status", "detail"}, "description": "For clients whose Accept names this type.",
+		"properties": object{"type": text, "title": text, "status": object{"type": "integer"}, "detail": text, "field": text},
+	}}
+	return content
 }
 
 func jsonContent(schema object) object {

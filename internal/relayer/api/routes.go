@@ -60,8 +60,8 @@ const (
 	pendingPath      = transactionsPath + "/pending"
 )
 
-// These are the possible codes of routes besides 200. Every route may respond with 400, because of its header X-Request-Id.
-// Each that needs a key may respond with 401, 429, 500, 503 and 504 too, see [route.mayAnswer].
+// These are the possible codes of routes besides 200. Each that needs a key may respond with 400, 401, 429, 500, 503 and 504
+// too, see [route.mayAnswer].
 var (
 	reads  = []int{http.StatusNotFound}
 	writes = []int{http.StatusForbidden, http.StatusNotFound}

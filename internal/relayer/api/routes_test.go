@@ -111,7 +111,7 @@ func (a *api) provoke(code, id, method, path, body string) {
 	case 200:
 		a.health.Components = []relayer.Component{{Name: "database"}, {Name: "rpc", Problem: "one of two is away", Degraded: true}}
 	case 400:
-		headers = []string{"X-Request-Id", strings.Repeat("x", 300)}
+		headers = []string{"Idempotency-Scope", "one\ntwo"} // two headers
 	case 401:
 		headers = []string{"Authorization", ""}
 	case 403:

@@ -38,7 +38,7 @@ func TestScope_AuthorizedResponse_NamesTheCallersScope(t *testing.T) {
 	recorded := httptest.NewRecorder()
 	a.handler.ServeHTTP(recorded, doubled)
 	require.Equal(t, []string{"scope-of-first"}, recorded.Header()["Idempotency-Scope"])
-	w := a.do("GET", "/api/v1/relayers", "", "X-Request-Id", strings.Repeat("x", 300))
+	w := a.do("GET", "/api/v1/relayers", "", "Idempotency-Scope", "one\ntwo")
 	require.Equal(t, 400, w.Code)
 	require.Equal(t, "scope-of-first", w.Header().Get("Idempotency-Scope"))
 	for path, key := range map[string]string{

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
 // These are the bounds of a client.
@@ -75,8 +74,9 @@ func (h *Handler) overloaded(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r)
 		return
 	}
-	c := &exchange{w: w, r: r, route: noRoute}
+	c := &exchange{w: w, r: r, route: noRoute, requestID: httpserver.RequestID(r.Header)}
+	c.Header().Set("X-Request-Id", c.requestID)
 	c.Header().Set("Retry-After", "1")
-	c.answer(http.StatusServiceUnavailable, openzeppelin.Failed("too many requests at once; nothing was stored: try again"))
+	c.fail(&httpError{http.StatusServiceUnavailable, "too many requests at once; nothing was stored: try again"})
 	c.release()
 }
