@@ -37,6 +37,7 @@ type apiCmd struct {
 	APIFile    string `group:"API" name:"api-keys-file" env:"API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
 	Secrets    string `group:"API" name:"webhook-secret" env:"WEBHOOK_SECRET" placeholder:"SECRET[,SECRET]" secret:"" help:"Signing keys of the relayers' webhooks, 32 characters or more each: any of them may have signed, while one is rotated. Better in a file."`
 	SecretFile string `group:"API" name:"webhook-secret-file" env:"WEBHOOK_SECRET_FILE" placeholder:"FILE" help:"File that holds them."`
+	MaxWebhook int    `group:"API" name:"webhook-max-body" env:"API_WEBHOOK_MAX_BODY" default:"65536" min:"1024" max:"1048576" help:"Maximum size of a relayer's webhook, in bytes. A larger one gets a 413, and a consumer asks the relayer instead. A webhook has the transaction's data in hex."`
 	Rate       string `group:"API" name:"rate-limit" env:"API_RATE_LIMIT" default:"0" placeholder:"N[:BURST]" help:"Transactions a second that this process takes, and at once after a pause; 0 for any number."`
 	ClientRate string `group:"API" name:"rate-limit-per-client" env:"API_RATE_LIMIT_PER_CLIENT" default:"0" placeholder:"N[:BURST]" help:"The same for each client."`
 
@@ -162,7 +163,7 @@ func (f *forwardFlags) open(log *slog.Logger, reg prometheus.Registerer) (*evm.C
 // handlerConfig returns the configuration of the handler, without what has to be opened.
 func (c *apiCmd) handlerConfig(starting *startingHealth, log *slog.Logger, reg *prometheus.Registry) api.Config {
 	cfg := api.Config{
-		Secrets: c.secrets, Version: cli.Version(), Health: starting.report, Registerer: reg, Logger: log,
+		Secrets: c.secrets, MaxWebhook: c.MaxWebhook, Version: cli.Version(), Health: starting.report, Registerer: reg, Logger: log,
 		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
 	}
 	cfg.Keys, _ = apikey.Parse(c.APIKeys) // which Check has seen

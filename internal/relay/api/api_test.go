@@ -333,7 +333,7 @@ func codes(r route) []string {
 	case r.path == "/health" || r.path == "/ready":
 		return []string{"200", "503"}
 	case r.public: // the webhook: its signature is its key
-		return []string{"200", "400", "401", "413", "500", "503"}
+		return []string{"200", "400", "401", "408", "413", "500", "503"}
 	}
 	all := []string{"401", "500", "503"} // 503: also while the API starts
 	if r.writes {

@@ -10,7 +10,8 @@
 // are JSON of this API's own. A client whose Accept names application/problem+json gets them as in RFC 9457.
 //
 // A client sees its own transactions only. A webhook needs a valid signature over its raw body; otherwise it gets a 401 and
-// changes nothing.
+// changes nothing. Any client can send one, so that the bodies share a budget of memory until they are verified. A body is not read
+// without a signature's header, above its limit, or for longer than five seconds.
 //
 // Rates are limited for each process and client; they are not shared between processes. A process answers four lists of
 // transactions at once. A list that waits for a second gets a 429.

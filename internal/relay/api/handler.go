@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,8 @@ type Config struct {
 	Keys []apikey.Key
 	// Secrets verify the webhooks of relayers. Any of them may have signed, so that one can be replaced without a pause.
 	Secrets []signature.Key
+	// MaxWebhook is the maximum size of a webhook's body, in bytes, up to 1 MiB. Default: [DefaultMaxWebhook].
+	MaxWebhook int
 	// Global and Client limit requests for a transaction, of all clients and of each. Default: no limit.
 	Global, Client ratelimit.Rate
 	// Cache holds answers about transactions. Default: none.
@@ -74,6 +77,7 @@ type Handler struct {
 
 	started atomic.Pointer[parts] // nil until Start
 
+	unverified        *unverified
 	lists             chan struct{} // holds one element for each list of transactions that is answered
 	slowReaderTimeout time.Duration // for a list
 
@@ -105,9 +109,11 @@ func NewHandler(cfg Config) (*Handler, error) {
 	if cfg.Stored == nil {
 		cfg.Stored = func() {}
 	}
+	bodies := newUnverified(int64(min(cmp.Or(cfg.MaxWebhook, DefaultMaxWebhook), maxBody)))
 	h := &Handler{
-		cfg: cfg, keys: keys, log: cfg.Logger.With("component", "api"), metrics: newMetrics(cfg.Registerer), mux: http.NewServeMux(),
-		global: cfg.Global.Bucket(), clients: map[string]*rate.Limiter{},
+		cfg: cfg, keys: keys, log: cfg.Logger.With("component", "api"), metrics: newMetrics(cfg.Registerer, bodies), mux: http.NewServeMux(),
+		unverified: bodies,
+		global:     cfg.Global.Bucket(), clients: map[string]*rate.Limiter{},
 		lists: make(chan struct{}, maxLists), slowReaderTimeout: slowReaderTimeout,
 	}
 	for _, r := range routes {

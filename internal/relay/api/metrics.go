@@ -14,8 +14,11 @@ type metrics struct {
 	webhooks *prometheus.CounterVec
 }
 
-func newMetrics(r prometheus.Registerer) *metrics {
+func newMetrics(r prometheus.Registerer, unverified *unverified) *metrics {
 	f := promauto.With(r)
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rollcall_relay_webhook_unverified_bytes", Help: "Memory for the bodies of webhooks whose signatures are not verified yet, of 16 MiB.",
+	}, func() float64 { return float64(unverified.held.Load()) })
 	m := &metrics{
 		duration: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "rollcall_relay_api_request_duration_seconds", Help: "Duration of the relay API's requests.",
@@ -23,10 +26,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"route", "code"}),
 		webhooks: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relay_webhooks_total",
-			Help: "Webhooks of relayers, by result: applied, repeated (or late), kept (of a transaction that is not known yet), other, refused, invalid, failed.",
+			Help: "Webhooks of relayers, by result: applied, repeated (or late), kept (of a transaction that is not known yet), other, refused, unread (above the size, the time or the memory for bodies), invalid, failed.",
 		}, []string{"result"}),
 	}
-	for _, result := range []string{"applied", "repeated", "kept", "other", "refused", "invalid", "failed"} {
+	for _, result := range []string{"applied", "repeated", "kept", "other", "refused", "unread", "invalid", "failed"} {
 		m.webhooks.WithLabelValues(result)
 	}
 	return m

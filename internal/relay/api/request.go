@@ -128,18 +128,20 @@ func invalid(err error) error {
 	return err
 }
 
-// errTooLarge is the error of a body above [maxBody].
-var errTooLarge = &statusError{http.StatusRequestEntityTooLarge, "too_large", fmt.Sprintf("the body must not have more than %d bytes", maxBody)}
+// tooLarge returns the error of a body above a limit.
+func tooLarge(most int64) error {
+	return &statusError{http.StatusRequestEntityTooLarge, "too_large", fmt.Sprintf("the body must not have more than %d bytes", most)}
+}
 
 // readBody reads the body, which is bounded.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		w.Header().Set("Connection", "close") // instead of reading it all
-		return nil, errTooLarge
+		return nil, tooLarge(maxBody)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, errTooLarge
+		return nil, tooLarge(maxBody)
 	}
 	if err != nil {
 		return nil, relay.Invalidf("", "the body ended early")

@@ -32,15 +32,15 @@ type received struct {
 
 // webhook receives a report of a relayer.
 func (h *Handler) webhook(ctx context.Context, c *call) error {
-	body, err := readBody(c.w, c.r)
-	if err != nil {
+	body, verified, err := h.verified(ctx, c)
+	if errors.Is(err, errBadSignature) {
+		h.metrics.webhooks.WithLabelValues("refused").Inc()
 		return err
 	}
-	verified, err := signature.Verify(h.cfg.Secrets, c.r.Header, body, time.Now(), 0)
 	if err != nil {
-		h.metrics.webhooks.WithLabelValues("refused").Inc()
-		h.log.Debug("webhook refused", "err", err)
-		return errBadSignature
+		h.metrics.webhooks.WithLabelValues("unread").Inc()
+		h.log.Warn("webhook not read", "limit", h.unverified.most, "size", c.r.ContentLength, "err", err)
+		return err
 	}
 	report, ok, err := parseReport(body)
 	if err != nil {
@@ -68,6 +68,23 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 	h.metrics.webhooks.WithLabelValues(result(r)).Inc()
 	answer(c.w, http.StatusOK, r)
 	return nil
+}
+
+// verified reads a webhook's body and verifies its signature. Without a signature, it does not read the body.
+func (h *Handler) verified(ctx context.Context, c *call) (body []byte, v signature.Verified, err error) {
+	if !signature.Given(c.r.Header) {
+		return nil, v, errBadSignature
+	}
+	body, release, err := h.unverified.read(ctx, c.w, c.r)
+	if err != nil {
+		return nil, v, err
+	}
+	defer release()
+	if v, err = signature.Verify(h.cfg.Secrets, c.r.Header, body, time.Now(), 0); err != nil {
+		h.log.Debug("webhook refused", "err", err)
+		return nil, v, errBadSignature
+	}
+	return body, v, nil
 }
 
 // result is the value of a metric.

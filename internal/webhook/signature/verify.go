@@ -50,6 +50,11 @@ type Verified struct {
 	At time.Time
 }
 
+// Given reports whether a request has a header of either dialect. Without one, Verify fails whatever the body.
+func Given(h http.Header) bool {
+	return h.Get(HeaderSignature) != "" || h.Get(HeaderOpenZeppelin) != "" || h.Get(HeaderOpenZeppelinOld) != ""
+}
+
 // Verify checks a request's headers and raw body against the keys, any of which may have signed. If the request has
 // headers of Standard Webhooks, they must be valid, because they cover more. Otherwise X-Signature or x-oz-signature
 // must be valid.

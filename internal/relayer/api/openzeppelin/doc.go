@@ -9,8 +9,8 @@
 //   - A mixed-case address must have the checksum of EIP-55.
 //   - Unknown fields are ignored, as in OpenZeppelin's: in v1.8 EvmTransactionRequest and the requests to sign derive
 //     serde's Deserialize without deny_unknown_fields. UpdateRelayerRequestRaw has it, so that a patch with an unknown
-//     field is rejected here too. A name given twice is rejected,
-//     and one that differs from a known name only in case, because its value would be missing silently.
+//     field is rejected here too. A name given twice is rejected, and one that differs from a known name only in case,
+//     because its value would be missing silently.
 //   - A request may have the additional object metadata: method, orderbook, trader, request_id, trace_id, by which
 //     transactions can be listed. An unknown name in it is rejected. Responses and webhooks return it.
 //   - from is empty until a key has been chosen for a transaction that was posted to a pool.
