@@ -22,7 +22,7 @@ func (s *Store) Purge(ctx context.Context, history time.Duration, limit int) (de
 				AND NOT EXISTS (SELECT FROM relay_deliveries d WHERE d.subject = t.id AND d.state = 'dead_letter')
 				ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING id
 		), changes AS (DELETE FROM relay_history WHERE tx = ANY(ARRAY(SELECT id FROM old))
-		), sent AS (DELETE FROM relay_deliveries WHERE subject = ANY(ARRAY(SELECT id FROM old)))
+		), sent AS (DELETE FROM relay_deliveries WHERE subject = ANY(ARRAY(SELECT id FROM old)) AND state = 'delivered') -- not one replayed meanwhile
 		SELECT count(*) FROM old`, firstID(time.Now().Add(-history)), limit, history).Scan(&deleted)
 	if err != nil {
 		return 0, fmt.Errorf("purge transactions: %w", err)

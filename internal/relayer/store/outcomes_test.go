@@ -457,23 +457,41 @@ func TestResetChain_SameRequestAgain_SameBytesAreOfNewTransaction(t *testing.T) 
 }
 
 // A purge deletes delivered webhooks along with their transaction, because they cannot be replayed correctly without its
-// row.
+// row. A transaction with a webhook that is due or a dead letter stays, until an operator acts.
 func TestPurge_DeliveredWebhooks_AreDeletedWithTransaction(t *testing.T) {
 	t.Parallel()
 	s, limits := setup(t, 1, "here", "there")
-	txs := accept(t, s, limits, newTx(s), newTx(s))
+	txs := accept(t, s, limits, newTx(s), newTx(s), newTx(s))
 	broadcast(t, s, txs...)
-	require.NoError(t, s.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3), mined(txs[1], 1, relayer.PurposeSend, 3)}))
+	require.NoError(t, s.RecordMined(t.Context(), []Mined{
+		mined(txs[0], 1, relayer.PurposeSend, 3), mined(txs[1], 1, relayer.PurposeSend, 3), mined(txs[2], 1, relayer.PurposeSend, 3),
+	}))
 	_, err := s.Confirm(t.Context(), []Block{{3, blockHash(3)}})
 	require.NoError(t, err)
 	_, err = s.db.Exec(t.Context(), `UPDATE relayer_deliveries SET state = 'delivered' WHERE NOT (subject = $1 AND target = 'there' AND revision = 4)`, txs[1].ID)
 	require.NoError(t, err)
-	n, err := s.Purge(t.Context(), time.Nanosecond, time.Hour, 100)
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	var left []uuid.UUID
-	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT array_agg(subject) FROM relayer_deliveries`).Scan(&left))
-	require.Equal(t, slices.Repeat([]uuid.UUID{txs[1].ID}, 6), left)
+	becomes := func(state string) {
+		_, err := s.db.Exec(t.Context(), `UPDATE relayer_deliveries SET state = $2 WHERE subject = $1 AND target = 'here' AND revision = 4`, txs[2].ID, state)
+		require.NoError(t, err)
+	}
+	left := func(want ...*relayer.Transaction) {
+		t.Helper()
+		_, err := s.Purge(t.Context(), time.Nanosecond, time.Hour, 100)
+		require.NoError(t, err)
+		for _, tx := range txs {
+			var webhooks, rows int
+			require.NoError(t, s.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM relayer_deliveries WHERE subject = $1),
+				(SELECT count(*) FROM relayer_txs WHERE id = $1)`, tx.ID).Scan(&webhooks, &rows))
+			kept := slices.Contains(want, tx)
+			require.Equal(t, []bool{kept, kept}, []bool{webhooks == 6, rows == 1})
+		}
+	}
+	becomes("dead_letter")
+	left(txs[1], txs[2])
+	becomes("due") // an operator has replayed it
+	left(txs[1], txs[2])
+	becomes("delivered")
+	left(txs[1])
 }
 
 func TestPurge(t *testing.T) {
