@@ -28,6 +28,7 @@ type Store interface {
 	Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
 	Park(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
 	Release(ctx context.Context, id, holder uuid.UUID, requested bool) error
+	ReportBlocked(ctx context.Context, id uuid.UUID) (bool, error)
 	Owners(ctx context.Context, relayerTxs []string) (map[string]uuid.UUID, error)
 }
 
@@ -287,6 +288,7 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *
 		if keyed, ok := c.cfg.Relayers.Choose(want); ok {
 			return c.attempt(ctx, id, keyed, d)
 		}
+		c.reportBlocked(ctx, s.tx)
 		return queue.Later(afterBlocked), false
 	case store.Avoided:
 		d.avoid = s.tx.WithdrawnFrom
@@ -299,5 +301,19 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *
 		return queue.Dead("there is no such transaction"), false
 	default: // settled
 		return queue.Done(), false
+	}
+}
+
+// reportBlocked shows the client and the operator why a transaction waits.
+func (c *Consumer) reportBlocked(ctx context.Context, tx *relay.Transaction) {
+	if tx.Reason == store.BlockedReason {
+		return
+	}
+	reported, err := c.cfg.Store.ReportBlocked(ctx, tx.ID)
+	switch {
+	case err != nil:
+		c.log.Warn("blocked transaction not reported", "tx", tx.ID, "err", err)
+	case reported:
+		c.log.Warn("transaction blocked by an equal call with an unknown outcome: `rollcall tx resolve` ends that", "tx", tx.ID)
 	}
 }

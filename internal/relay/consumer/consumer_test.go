@@ -323,6 +323,38 @@ func TestConsumer_BlockedCall_TriesEachRelayerOnce(t *testing.T) {
 	require.Equal(t, keyed.URL(), w.reaches(blocked, relay.Submitted).Relayer)
 }
 
+// A parked call blocks an equal one at relayers without idempotency keys only, and shows it. The reason goes with the cause.
+func TestConsumer_EqualCallIsParked_BlocksOnlyWithoutKeys(t *testing.T) {
+	t.Parallel()
+	unkeyed, keyed := foreign(t), ours(t, nil)
+	w := setup(t, unkeyed, keyed)
+	w.fleet.remove(keyed)
+	unkeyed.Fail(upstreamtest.Submit, upstreamtest.Drop)
+	w.consume()
+	parked := w.reaches(w.post(1), relay.Unknown)
+	unkeyed.Fail(upstreamtest.Submit, nil)
+	blocked, free := w.post(1), w.post(2)
+	w.reaches(free, relay.Submitted)
+	reason := func(want string) func() bool {
+		return func() bool {
+			tx, err := w.ByID(t.Context(), blocked)
+			return err == nil && tx.Reason == want
+		}
+	}
+	require.Eventually(t, reason(store.BlockedReason), 40*time.Second, 10*time.Millisecond)
+
+	w.fleet.restore()
+	tx := w.reaches(blocked, relay.Submitted)
+	require.Equal(t, []string{keyed.URL(), ""}, []string{tx.Relayer, tx.Reason})
+	for range 3 { // all at once, and none is blocked
+		w.reaches(w.post(1), relay.Submitted)
+	}
+	require.Equal(t, relay.Unknown, w.reaches(parked.ID, relay.Unknown).Status)
+	history, err := w.History(t.Context(), blocked)
+	require.NoError(t, err)
+	require.Len(t, history, 4, "queued, blocked, submitting, submitted: %v", history)
+}
+
 // A transaction that was withdrawn from a relayer that sends nothing does not return there while another scope may take it.
 func TestConsumer_Withdrawn_GoesToAnotherScope(t *testing.T) {
 	t.Parallel()

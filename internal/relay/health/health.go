@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
 )
 
 // Report is the health of a process.
@@ -28,7 +29,7 @@ type Report struct {
 
 // Store is the part of the store that a Monitor calls.
 type Store interface {
-	Depth(ctx context.Context) (counts map[relay.Status]int, oldest map[relay.Status]time.Duration, err error)
+	Depth(ctx context.Context) (store.Depth, error)
 }
 
 // Config configures a Monitor. Fields without a default are required.
@@ -49,6 +50,7 @@ const readTimeout = 5 * time.Second
 type Monitor struct {
 	cfg           Config
 	count, oldest *prometheus.GaugeVec
+	blocked       prometheus.Gauge
 
 	mu       sync.Mutex
 	database string // its problem; "" if it has none
@@ -66,6 +68,9 @@ func New(cfg Config) *Monitor {
 		oldest: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_relay_oldest_transaction_age_seconds", Help: "Age of the oldest transaction of each status that is not final.",
 		}, []string{"status"}),
+		blocked: f.NewGauge(prometheus.GaugeOpts{
+			Name: "rollcall_relay_blocked_transactions", Help: "Queued transactions that wait until an operator resolves an equal call, whose outcome is unknown.",
+		}),
 	}
 }
 
@@ -86,7 +91,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 func (m *Monitor) read(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	counts, oldest, err := m.cfg.Store.Depth(limited)
+	depth, err := m.cfg.Store.Depth(limited)
 	if ctx.Err() != nil {
 		return
 	}
@@ -96,10 +101,11 @@ func (m *Monitor) read(ctx context.Context) {
 	} else {
 		for _, s := range relay.Statuses {
 			if !s.Final() {
-				m.count.WithLabelValues(string(s)).Set(float64(counts[s]))
-				m.oldest.WithLabelValues(string(s)).Set(oldest[s].Seconds())
+				m.count.WithLabelValues(string(s)).Set(float64(depth.Counts[s]))
+				m.oldest.WithLabelValues(string(s)).Set(depth.Oldest[s].Seconds())
 			}
 		}
+		m.blocked.Set(float64(depth.Blocked))
 	}
 	m.mu.Lock()
 	before := m.database

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/health"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,20 +25,22 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // depth is a store that can be made to fail.
 type depth struct{ err atomic.Pointer[error] }
 
-func (d *depth) Depth(context.Context) (map[relay.Status]int, map[relay.Status]time.Duration, error) {
+func (d *depth) Depth(context.Context) (store.Depth, error) {
 	if err := d.err.Load(); err != nil {
-		return nil, nil, *err
+		return store.Depth{}, *err
 	}
-	return map[relay.Status]int{relay.Queued: 3}, map[relay.Status]time.Duration{relay.Queued: time.Minute}, nil
+	return store.Depth{
+		Counts: map[relay.Status]int{relay.Queued: 3}, Oldest: map[relay.Status]time.Duration{relay.Queued: time.Minute}, Blocked: 2,
+	}, nil
 }
 
 func TestMonitor_DependenciesFail_ReportsThem(t *testing.T) {
 	t.Parallel()
-	store := new(depth)
+	stored := new(depth)
 	var broker atomic.Pointer[error]
 	reg := prometheus.NewRegistry()
 	m := health.New(health.Config{
-		Store: store, Interval: time.Millisecond, Registerer: reg, Logger: slog.New(slog.DiscardHandler),
+		Store: stored, Interval: time.Millisecond, Registerer: reg, Logger: slog.New(slog.DiscardHandler),
 		Components: map[string]func() error{"queue": func() error {
 			if err := broker.Load(); err != nil {
 				return *err
@@ -60,7 +63,7 @@ func TestMonitor_DependenciesFail_ReportsThem(t *testing.T) {
 	r := becomes("degraded")
 	require.True(t, r.Ready)
 	require.Equal(t, "queue: away", r.Reason)
-	store.err.Store(&away)
+	stored.err.Store(&away)
 	r = becomes("unhealthy")
 	require.False(t, r.Ready)
 	require.Equal(t, map[string]string{"database": "away", "queue": "away"}, r.Components)
@@ -76,7 +79,7 @@ func TestMonitor_DependenciesFail_ReportsThem(t *testing.T) {
 	server.Close()
 	http.DefaultClient.CloseIdleConnections()
 
-	store.err.Store(nil)
+	stored.err.Store(nil)
 	broker.Store(nil)
 	becomes("healthy")
 	families, err := reg.Gather()

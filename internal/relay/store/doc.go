@@ -12,7 +12,8 @@
 // clears it, by Resolve. Accepted needs no lease, because the relayer's answer stays true.
 //
 // A relayer without idempotency keys may have one unresolved call of the same receiver, value and data at a time. Otherwise
-// a lookup could not tell them apart. Begin leaves a second one queued. It also leaves a transaction queued that was withdrawn from the
+// a lookup could not tell them apart. Begin leaves a second one queued, and ReportBlocked gives it the reason once the first one is parked.
+// Relayers with idempotency keys take it nevertheless. Begin also leaves a transaction queued that was withdrawn from the
 // chosen relayer's scope within [AvoidedFor].
 //
 // # Reports

@@ -152,21 +152,33 @@ func (s *Store) Outstanding(ctx context.Context, stuckAfter time.Duration) ([]Ou
 	return loads, nil
 }
 
-// Depth is the number of transactions of each status that is not final, and the age of the oldest of each.
-func (s *Store) Depth(ctx context.Context) (counts map[relay.Status]int, oldest map[relay.Status]time.Duration, err error) {
-	rows, err := s.db.Query(ctx, `SELECT status, count(*), extract(epoch FROM now() - min(created_at))::float8 FROM relay_transactions WHERE open GROUP BY status`)
+// Depth is the work that is not finished.
+type Depth struct {
+	// Counts and Oldest are the number of transactions of each status that is not final, and the age of the oldest one.
+	Counts map[relay.Status]int
+	Oldest map[relay.Status]time.Duration
+	// Blocked is the number of those among the queued ones that have the [BlockedReason].
+	Blocked int
+}
+
+// Depth returns the work that is not finished.
+func (s *Store) Depth(ctx context.Context) (Depth, error) {
+	d := Depth{Counts: map[relay.Status]int{}, Oldest: map[relay.Status]time.Duration{}}
+	rows, err := s.db.Query(ctx, `SELECT status, count(*), extract(epoch FROM now() - min(created_at))::float8,
+			count(*) FILTER (WHERE status = 'queued' AND status_reason = $1)
+		FROM relay_transactions WHERE open GROUP BY status`, BlockedReason)
 	if err != nil {
-		return nil, nil, fmt.Errorf("count transactions: %w", err)
+		return Depth{}, fmt.Errorf("count transactions: %w", err)
 	}
-	counts, oldest = map[relay.Status]int{}, map[relay.Status]time.Duration{}
 	var status relay.Status
-	var n int
+	var n, blocked int
 	var seconds float64
-	if _, err := pgx.ForEachRow(rows, []any{&status, &n, &seconds}, func() error {
-		counts[status], oldest[status] = n, time.Duration(seconds*float64(time.Second))
+	if _, err := pgx.ForEachRow(rows, []any{&status, &n, &seconds, &blocked}, func() error {
+		d.Counts[status], d.Oldest[status] = n, time.Duration(seconds*float64(time.Second))
+		d.Blocked += blocked
 		return nil
 	}); err != nil {
-		return nil, nil, fmt.Errorf("count transactions: %w", err)
+		return Depth{}, fmt.Errorf("count transactions: %w", err)
 	}
-	return counts, oldest, nil
+	return d, nil
 }

@@ -748,9 +748,9 @@ func TestOutstanding_CountsUnfinished(t *testing.T) {
 	loads, err := f.Outstanding(t.Context(), 0)
 	require.NoError(t, err)
 	require.Equal(t, []Outstanding{{Relayer: route.Relayer, Count: 2, Stuck: 1}}, loads)
-	counts, _, err := f.Depth(t.Context())
+	depth, err := f.Depth(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, map[relay.Status]int{relay.Submitted: 2}, counts)
+	require.Equal(t, map[relay.Status]int{relay.Submitted: 2}, depth.Counts)
 }
 
 // Pages list a client's transactions, the newest first, without gaps.
