@@ -129,7 +129,7 @@ func TestSetup_ListsWhatIsMissing(t *testing.T) {
 	stubs := programs{"make": "", "curl": "", "uname": "echo Linux", "id": "echo 0", "tee": "cat >/dev/null", "rm": "", "chmod": "", "apt-get": "exit 1"}
 	got := script(t, stubs, nil, filepath.Join(root, "scripts", "setup.sh"), "run")
 	require.Equal(t, 1, got.code)
-	list := "setup: missing here, and installed now:\n  Go 1.26.0, through apt-get or the module proxy\n  packages: redis-tools postgresql\n"
+	list := "setup: missing here, and installed now:\n  Go 1.26.0, through apt-get or the module proxy\n  packages: redis-server redis-tools postgresql\n"
 	require.True(t, strings.HasPrefix(got.stderr, list), got.stderr)
 	require.Contains(t, got.calls, "apt-get update -qq")
 }
@@ -332,7 +332,7 @@ func TestSetup_Postgres_IsFoundOutsidePath(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(root, tc.at, "postgres"), nil, 0o700))
 			}
 			stubs := programs{
-				"go": "echo go1.26.0", "make": "", "curl": "", "redis-cli": "", "uname": "echo " + tc.uname, "id": "echo 0",
+				"go": "echo go1.26.0", "make": "", "curl": "", "redis-server": "", "redis-cli": "", "uname": "echo " + tc.uname, "id": "echo 0",
 				"apt-get": debian, "tee": "cat >/dev/null", "rm": "", "chmod": "", "tr": `read -r f; printf '%s ' "$f"`,
 			}
 			if tc.path {

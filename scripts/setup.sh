@@ -38,8 +38,8 @@ requirements() {
   case $mode in
     build) ;;
     # make and git may have been called already, but this script also prepares a machine for them.
-    # curl and redis-cli are for trying out what runs. The relayers' store is a PostgreSQL of their own.
-    run) need make:make curl:curl redis-cli:redis-tools postgres:postgresql ;;
+    # curl and redis-cli are for trying out what runs. The cluster has a Redis and a PostgreSQL of its own.
+    run) need make:make curl:curl redis-server:redis-server redis-cli:redis-tools postgres:postgresql ;;
     # gcc and libc's headers: the race detector. ip: tests that cut hosts off one another. zsh, fish: completion.
     # node runs fauxqs, the SQS server of the tests.
     test)

@@ -24,7 +24,7 @@ type dataFlags struct {
 type runCmd struct {
 	dataFlags
 	IntervalMS int    `name:"health-check-interval-ms" env:"HEALTH_CHECK_INTERVAL_MS" default:"2000" min:"1000" max:"60000" help:"Time between two checks of a relayer, ms."`
-	RedisURL   string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" secret:"" help:"Redis to use; one is embedded by default."`
+	RedisURL   string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" secret:"" help:"Redis to use; by default a redis-server of the cluster."`
 	KeyPrefix  string `name:"redis-key-prefix" env:"REDIS_KEY_PREFIX" help:"Put before every key and channel."`
 	Rollcall   string `placeholder:"FILE" help:"The program of the roles; by default rollcall beside this one."`
 
@@ -57,7 +57,7 @@ func (c *runCmd) Run(ctx context.Context, con *cli.Console) error {
 }
 
 type killCmd struct {
-	Member string `arg:"" predictor:"devmember" help:"leader, coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, gateway, chain, or postgres."`
+	Member string `arg:"" predictor:"devmember" help:"leader, coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, gateway, chain, postgres, or redis."`
 	dataFlags
 }
 
@@ -71,7 +71,7 @@ func (c *killCmd) Run(ctx context.Context, con *cli.Console) error {
 }
 
 type startCmd struct {
-	Member string `arg:"" predictor:"devmember" help:"coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, gateway, chain (a new one, on which the relayers send nothing), or postgres."`
+	Member string `arg:"" predictor:"devmember" help:"coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, gateway, chain (a new one, on which the relayers send nothing), postgres, or redis (empty)."`
 	dataFlags
 }
 

@@ -101,7 +101,7 @@ func pids(info *devinfo.Info) map[string]int {
 	for _, c := range info.Consumers {
 		all[c.ID] = c.PID
 	}
-	all["chain"], all["postgres"] = info.Chain.PID, info.DatabasePID
+	all["chain"], all["postgres"], all["redis"] = info.Chain.PID, info.DatabasePID, info.RedisPID
 	return all
 }
 
@@ -120,7 +120,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	}
 	d.says(t, "Ctrl-C stops everything")
 	first := pids(info)
-	require.Len(t, first, 13)
+	require.Len(t, first, 14)
 	for id, pid := range first {
 		require.True(t, alive(pid), "%s, process %d", id, pid)
 	}
@@ -224,6 +224,12 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	code, kept := call(t, info.Relayers[0], "GET", "/transactions/"+tx, "")
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, "confirmed", kept["status"])
+
+	// A Redis that is started again is empty, and is written in full.
+	succeed(t, "kill", "redis", "--data", data)
+	require.False(t, alive(first["redis"]))
+	succeed(t, "start", "redis", "--data", data)
+	allActive()
 
 	// The gateway may go and come: what it registered stays.
 	succeed(t, "kill", "gateway", "--data", data)
@@ -378,7 +384,7 @@ func requireSecret(t *testing.T, d *devRun, data string, info *devinfo.Info) {
 	public := map[string]string{"what it prints": d.out.String()}
 	logs, err := filepath.Glob(filepath.Join(data, "logs", "*.log"))
 	require.NoError(t, err)
-	require.Len(t, logs, 12)
+	require.Len(t, logs, 13)
 	if runtime.GOOS == "linux" {
 		for _, pid := range pids(info) {
 			if pid != 0 {
@@ -434,8 +440,8 @@ func watchRemovals(t *testing.T, client redis.UniversalClient) func() []string {
 	}
 }
 
-// With REDIS_URL no Redis is embedded, and REDIS_KEY_PREFIX holds for all that is written.
-func TestDev_RedisURLGiven_EmbedsNoRedis(t *testing.T) {
+// With REDIS_URL no Redis is started, and REDIS_KEY_PREFIX holds for all that is written.
+func TestDev_RedisURLGiven_StartsNoRedis(t *testing.T) {
 	t.Parallel()
 	server, folder := testRedis(t), t.TempDir()
 	d := startDev(t, filepath.Join(folder, "build", "dev"), "REDIS_URL=redis://"+server, "REDIS_KEY_PREFIX=mine:")
@@ -445,6 +451,7 @@ func TestDev_RedisURLGiven_EmbedsNoRedis(t *testing.T) {
 	active := func() int64 { return client.SCard(t.Context(), "mine:relayer:active").Val() }
 	require.Eventually(t, func() bool { return active() == 3 }, time.Minute, 20*time.Millisecond)
 	require.Contains(t, here(t, folder, "mirror", "take-over"), " already")
+	require.NoFileExists(t, filepath.Join(folder, "build", "dev", "logs", "redis.log"))
 	require.Zero(t, client.Exists(t.Context(), "relayer:meta").Val(), "without the prefix it is not ours")
 	d.interrupt(t)
 	require.Equal(t, int64(3), active(), "readers keep what was last true")

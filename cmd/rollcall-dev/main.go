@@ -37,7 +37,7 @@ type commands struct {
 // words are the names of the cluster's processes, for completion.
 var words = map[string][]string{
 	"devmember": {
-		"leader", "coordinator-1", "coordinator-2", "coordinator-3", "oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "gateway", "chain", "postgres",
+		"leader", "coordinator-1", "coordinator-2", "coordinator-3", "oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "gateway", "chain", "postgres", "redis",
 		"api-1", "api-2", "consumer-1", "consumer-2",
 	},
 	"devrelayer": {"oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "api-1", "api-2"},

@@ -146,6 +146,15 @@ func TestRun_RollcallIsMissing_NamesTheFlag(t *testing.T) {
 	require.Contains(t, r.stderr, "build it with make build, or name it with --rollcall")
 }
 
+// A newcomer learns which package is missing.
+func TestRun_RedisServerIsMissing_NamesTheRemedy(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	r := dev(t, "--data", t.TempDir(), "--rollcall", binary)
+	require.Equal(t, cli.ExitNotDone, r.code)
+	require.Contains(t, r.stderr, "redis-server is not installed: ")
+	require.Contains(t, r.stderr, "`apt-get install redis-server` on Debian and Ubuntu")
+}
+
 // freeAddress returns an address at which no process listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()

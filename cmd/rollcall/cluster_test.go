@@ -83,7 +83,7 @@ func TestCluster_TransferAddAndRemove_ChangeMembership(t *testing.T) {
 		peers = append(peers, "coordinator-"+strconv.Itoa(i+1)+"="+address)
 	}
 	b := start(t, "coordinator", "--node-id", "coordinator-4", "--peers", strings.Join(peers, ","), "--advertise", fourth,
-		"--listen", fourth, "--http-listen", fourthHTTP, "--data-dir", t.TempDir(), "--raft-timing", "wan", "--redis-url", "redis://"+c.redis.Addr(), "--relayer-count", "0")
+		"--listen", fourth, "--http-listen", fourthHTTP, "--data-dir", t.TempDir(), "--raft-timing", "wan", "--redis-url", c.redis.URL(), "--relayer-count", "0")
 	var last result
 	require.Eventually(t, func() bool {
 		last = rollcall(t, c.remote("cluster", "add", "coordinator-4", fourth, "--non-voter")...)
@@ -162,7 +162,7 @@ func TestClusterSnapshot_Restored_HasTheServices(t *testing.T) {
 	require.Contains(t, succeed(t, restore(file, "-o", "json")...), `"services": 1`)
 	require.Contains(t, succeed(t, restore(file)...), "The former state is in "+folder)
 	b := start(t, "coordinator", "--node-id", "coordinator-1", "--peers", "coordinator-1="+c.addresses[0], "--listen", c.addresses[0],
-		"--http-listen", c.http[0], "--data-dir", folder, "--redis-url", "redis://"+c.redis.Addr(), "--relayer-count", "0")
+		"--http-listen", c.http[0], "--data-dir", folder, "--redis-url", c.redis.URL(), "--relayer-count", "0")
 	b.await(t, "http://"+c.http[0]+"/readyz")
 	require.Contains(t, succeed(t, c.remote("services", "list")...), "http://127.0.0.1:1")
 	r = rollcall(t, restore(file)...)

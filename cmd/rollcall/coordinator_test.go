@@ -12,28 +12,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // single starts the only coordinator of a cluster on the given data, with addresses that stay.
 type single struct {
 	address, http, data string
-	redis               *miniredis.Miniredis
+	redis               *testredis.Server
 }
 
 func newSingle(t *testing.T) *single {
-	return &single{address: freeAddress(t), http: freeAddress(t), data: t.TempDir(), redis: miniredis.RunT(t)}
+	return &single{address: freeAddress(t), http: freeAddress(t), data: t.TempDir(), redis: testredis.Start(t)}
 }
 
 func (s *single) args(flags ...string) []string {
 	return append([]string{
 		"coordinator", "--node-id", "c1", "--peers", "c1=" + s.address, "--listen", s.address, "--http-listen", s.http,
-		"--data-dir", s.data, "--redis-url", "redis://" + s.redis.Addr(), "--health-check-interval-ms", "1000",
+		"--data-dir", s.data, "--redis-url", s.redis.URL(), "--health-check-interval-ms", "1000",
 	}, flags...)
 }
 
@@ -112,7 +112,7 @@ func TestCoordinator_RedisHasHigherEpoch_GoesOnAboveIt(t *testing.T) {
 	b := s.start(t)
 	cluster := statusOf(t, "--coordinators="+s.address).Cluster
 	b.stop()
-	client, err := redisclient.New(redisclient.Options{URL: "redis://" + s.redis.Addr()})
+	client, err := redisclient.New(redisclient.Options{URL: s.redis.URL()})
 	require.NoError(t, err)
 	defer client.Close()
 	_, err = mirror.NewStore(client, "").Write(t.Context(), mirror.Write{
@@ -165,7 +165,7 @@ func TestCoordinator_OwnProcess_ReadsEnvironmentAndStops(t *testing.T) {
 	cmd.Stderr = &log
 	file := writeFile(t, "rollcall.yaml", "data-dir: "+filepath.Join(s.data, "raft")+"\nrelayer-count: 1\n")
 	cmd.Env = append(os.Environ(), "ROLLCALL_TEST_MAIN=1", "ROLLCALL_CONFIG="+file, "ROLLCALL_NODE_ID=c1", "ROLLCALL_PEERS=c1="+s.address,
-		"ROLLCALL_LISTEN="+s.address, "ROLLCALL_HTTP_LISTEN="+s.http, "REDIS_URL=redis://"+s.redis.Addr(), "ROLLCALL_LOG_FORMAT=text")
+		"ROLLCALL_LISTEN="+s.address, "ROLLCALL_HTTP_LISTEN="+s.http, "REDIS_URL="+s.redis.URL(), "ROLLCALL_LOG_FORMAT=text")
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	require.Eventually(t, func() bool {

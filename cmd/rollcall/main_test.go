@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // TestMain is also the program: tests that need real processes start this binary with this variable set.
@@ -125,13 +125,13 @@ type cluster struct {
 	nodes     []*background
 	addresses []string // cluster ports
 	http      []string
-	redis     *miniredis.Miniredis
+	redis     *testredis.Server
 }
 
 // startCluster starts n coordinators, with more flags for each, and waits until one leads.
 func startCluster(t *testing.T, n int, flags ...string) *cluster {
 	t.Helper()
-	c := &cluster{redis: miniredis.RunT(t)}
+	c := &cluster{redis: testredis.Start(t)}
 	var peers []string
 	for i := range n {
 		c.addresses, c.http = append(c.addresses, freeAddress(t)), append(c.http, freeAddress(t))
@@ -141,7 +141,7 @@ func startCluster(t *testing.T, n int, flags ...string) *cluster {
 		args := append([]string{
 			"coordinator", "--node-id", fmt.Sprintf("coordinator-%d", i+1), "--peers", strings.Join(peers, ","),
 			"--listen", c.addresses[i], "--http-listen", c.http[i], "--data-dir", filepath.Join(t.TempDir(), "data"),
-			"--redis-url", "redis://" + c.redis.Addr(), "--relayer-count", "0", "--health-check-interval-ms", "1000",
+			"--redis-url", c.redis.URL(), "--relayer-count", "0", "--health-check-interval-ms", "1000",
 		}, flags...)
 		c.nodes = append(c.nodes, start(t, args...))
 	}

@@ -16,13 +16,13 @@ import (
 func TestStatus_RealCoordinator_ShowsChecksAndMirror(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
-	redis := []string{"--redis-url", "redis://" + c.redis.Addr()}
+	redis := []string{"--redis-url", c.redis.URL()}
 	relayer := freeAddress(t)
 	serveWell(t, relayer)
 	succeed(t, c.remote("services", "register", "oz-relayer-0", "--url", "http://"+relayer)...)
 	succeed(t, c.remote("services", "register", "oz-relayer-1", "--url", "http://"+freeAddress(t))...)
 	require.Eventually(t, func() bool {
-		members, _ := c.redis.SMembers("relayer:active")
+		members, _ := c.redis.Client().SMembers(t.Context(), "relayer:active").Result()
 		return len(members) == 1 && members[0] == "oz-relayer-0"
 	}, 20*time.Second, 20*time.Millisecond)
 	require.Eventually(t, func() bool {
@@ -49,7 +49,7 @@ func TestStatus_RealCoordinator_ShowsChecksAndMirror(t *testing.T) {
 func TestMirrorTakeOver_RedisOfAnotherCluster_IsTakenOver(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
-	redis := []string{"--redis-url", "redis://" + c.redis.Addr()}
+	redis := []string{"--redis-url", c.redis.URL()}
 	client, err := redisclient.New(redisclient.Options{URL: redis[1]})
 	require.NoError(t, err)
 	defer client.Close()

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // TestMain keeps the tests' clusters out of the user's register.
@@ -174,13 +174,13 @@ func TestRun_AlreadyRunning_Fails(t *testing.T) {
 func TestInfo_JSON_HasTheFieldsOfScripts(t *testing.T) {
 	t.Parallel()
 	content, err := json.Marshal(devinfo.Info{
-		RedisURL: "r", KeyPrefix: "p", Coordinators: []devinfo.Coordinator{{ID: "c", PID: 1, Cluster: "a", HTTP: "h"}},
+		RedisURL: "r", RedisPID: 9, KeyPrefix: "p", Coordinators: []devinfo.Coordinator{{ID: "c", PID: 1, Cluster: "a", HTTP: "h"}},
 		Relayers: []devinfo.Relayer{{ID: "o", URL: "u", PID: 2, APIKey: "k"}}, Gateways: []devinfo.Gateway{{ID: "g", PID: 3, HTTP: "h"}},
 		PoolID: "q", Chain: devinfo.Chain{RPCURL: "n", WSURL: "w", ChainID: 5, PID: 4, Forwarder: "f", Recipient: "t"}, DatabaseURL: "d", DatabasePID: 6,
 		APIs: []devinfo.API{{ID: "a", PID: 7, URL: "u", APIKey: "k"}}, Consumers: []devinfo.Consumer{{ID: "c", PID: 8, HTTP: "h"}},
 	})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"redis_url":"r","redis_key_prefix":"p","coordinators":[{"id":"c","pid":1,"cluster":"a","http":"h"}],
+	require.JSONEq(t, `{"redis_url":"r","redis_pid":9,"redis_key_prefix":"p","coordinators":[{"id":"c","pid":1,"cluster":"a","http":"h"}],
 		"relayers":[{"id":"o","url":"u","pid":2,"api_key":"k"}],"gateways":[{"id":"g","pid":3,"http":"h"}],
 		"pool_id":"q","chain":{"rpc_url":"n","ws_url":"w","chain_id":5,"pid":4,"forwarder":"f","recipient":"t"},
 		"apis":[{"id":"a","pid":7,"url":"u","api_key":"k"}],"consumers":[{"id":"c","pid":8,"http":"h"}],"database_url":"d","database_pid":6}`, string(content))
@@ -424,7 +424,7 @@ func TestWatch_InterruptedBeforeAllServes(t *testing.T) {
 	var out lockedBuilder
 	s := leaderlessCluster(t, &out)
 	defer s.stopAll()
-	s.published, s.redisURL = false, "redis://"+miniredis.RunT(t).Addr()
+	s.published, s.redisURL = false, testredis.Start(t).URL()
 	require.NoError(t, removeInfo(s.cfg.Data))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -1,8 +1,8 @@
 // Package supervisor is the supervisor of rollcall-dev: a whole cluster on one machine, for trials.
 //
 // Coordinators, relayers, their chain and the gateway are child processes of rollcall, and of rollcall-dev for the chain, so that a kill is a real
-// kill. PostgreSQL is a private server. Redis is a miniredis in the supervisor, on a real port, unless one is
-// configured. All files are in one data folder, which a second run continues from:
+// kill. PostgreSQL and Redis are private servers of the installed programs, unless a Redis is configured. Redis stores nothing on disk.
+// All files are in one data folder, which a second run continues from:
 //
 //	dev.json          all addresses, for scripts; exists while the whole cluster serves; readable by its owner only
 //	ports.json        the ports chosen at the first run

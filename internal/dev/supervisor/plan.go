@@ -17,6 +17,7 @@ const (
 	gatewayID  = "gateway"
 	chainID    = "chain"
 	postgresID = "postgres"
+	redisID    = "redis"
 
 	// poolID is the relayers' default.
 	poolID = "pool"
@@ -28,6 +29,7 @@ const (
 type kind string
 
 const (
+	kindRedis       kind = "redis"
 	kindPostgres    kind = "postgres"
 	kindChain       kind = "chain"
 	kindCoordinator kind = "coordinator"
@@ -38,9 +40,10 @@ const (
 )
 
 // stages are the steps of a start: the members to start, in this order, and the members that must serve before the next
-// step. The coordinators elect while PostgreSQL and the chain start, which relayers need. The gateway starts when the
+// step. Redis starts in a moment, and all others look for it. The coordinators elect while PostgreSQL and the chain start, which relayers need. The gateway starts when the
 // relayers are healthy, because one that it finds unhealthy has to wait for its next check.
 var stages = []struct{ started, awaited []kind }{
+	{started: []kind{kindRedis}, awaited: []kind{kindRedis}},
 	{started: []kind{kindCoordinator, kindChain, kindPostgres}, awaited: []kind{kindPostgres, kindChain}},
 	{started: []kind{kindRelayer, kindAPI, kindConsumer}, awaited: []kind{kindRelayer, kindCoordinator}},
 	{started: []kind{kindGateway}, awaited: []kind{kindGateway, kindAPI, kindConsumer}},
@@ -71,6 +74,9 @@ func (s *supervisor) plan() []*member {
 		{id: postgresID, kind: kindPostgres, launch: s.database.start, ready: func(context.Context) error { return nil }},
 		s.child(s.self, chainID, kindChain, "http://"+local(s.ports.Chain), nil,
 			"chain", "--listen", local(s.ports.Chain), "--fund", s.secrets.Funded()),
+	}
+	if s.redisServer != "" {
+		all = append(all, s.redis(s.redisServer))
 	}
 	for i, port := range s.ports.Relayer {
 		all = append(all, s.child(s.cfg.Rollcall, relayerID(i), kindRelayer, "http://"+local(port)+"/health", []string{s.secrets.variable()},
@@ -191,7 +197,7 @@ func (s *supervisor) writeInfo() error {
 	node := local(s.ports.Chain)
 	forwarder, recipient := erc2771.Addresses()
 	info := devinfo.Info{
-		RedisURL: s.redisURL, KeyPrefix: s.cfg.KeyPrefix, PoolID: poolID,
+		RedisURL: s.redisURL, RedisPID: pids[redisID], KeyPrefix: s.cfg.KeyPrefix, PoolID: poolID,
 		Chain: devinfo.Chain{
 			RPCURL: "http://" + node, WSURL: "ws://" + node, ChainID: devchain.ChainID, PID: pids[chainID],
 			Forwarder: forwarder.Hex(), Recipient: recipient.Hex(),

@@ -105,7 +105,7 @@ func (l *launcher) start(executable string, args, variables []string, logPath st
 	started := make(chan error)
 	l.jobs <- func() { started <- cmd.Start() }
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", args[0], err)
+		return nil, err
 	}
 	c := &child{cmd: cmd, ended: make(chan struct{})}
 	go func() {

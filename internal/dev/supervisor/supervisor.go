@@ -15,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-
 	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
@@ -37,7 +35,7 @@ const (
 type Config struct {
 	// Data is the folder for all files. Default: devinfo.DefaultData.
 	Data string
-	// RedisURL is the URL of an existing Redis. Default: an embedded one.
+	// RedisURL is the URL of an existing Redis. Default: a redis-server of the cluster.
 	RedisURL string
 	// KeyPrefix is the prefix of the keys in Redis, as configured at the coordinators.
 	KeyPrefix string
@@ -59,11 +57,13 @@ type supervisor struct {
 	self     string // this process's program
 	ports    *ports
 	redisURL string
-	secrets  *Secrets
-	database *database
-	members  []*member // in start order; mu guards their contents
-	launcher *launcher
-	client   *gateway.Client
+	// redisServer is the path of redis-server; "" if the cluster uses a Redis that runs already.
+	redisServer string
+	secrets     *Secrets
+	database    *database
+	members     []*member // in start order; mu guards their contents
+	launcher    *launcher
+	client      *gateway.Client
 
 	mu        sync.Mutex
 	published bool // dev.json was written
@@ -105,6 +105,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 
 	s := &supervisor{cfg: cfg, self: self}
+	if cfg.RedisURL == "" {
+		if s.redisServer, err = findRedis(); err != nil {
+			return err
+		}
+	}
 	s.printf("starting three coordinators, a gateway, three relayers with PostgreSQL and a chain, and two APIs and two consumers of the relay path; their data is in %s", cfg.Data)
 	s.printf("the chain begins again at each start, and the relayers' data with it")
 	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
@@ -113,14 +118,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return fmt.Errorf("choose ports: %w", err)
 	}
 
-	if s.redisURL = cfg.RedisURL; s.redisURL == "" {
-		redis := miniredis.NewMiniRedis()
-		if err := redis.StartAddr(local(s.ports.Redis)); err != nil {
-			return fmt.Errorf("start the embedded Redis: %w", err)
-		}
-		defer redis.Close() // after the coordinators, which close their connections
-		s.redisURL = "redis://" + local(s.ports.Redis)
-	}
+	s.redisURL = cmp.Or(cfg.RedisURL, "redis://"+local(s.ports.Redis))
 	if s.client, err = gateway.NewClient(gateway.ClientConfig{Coordinators: s.coordinators()}); err != nil {
 		return err
 	}
@@ -297,13 +295,13 @@ func (s *supervisor) find(ctx context.Context, name string) (*member, error) {
 
 // stopAll stops the members. The gateway is first, because it has nothing to finish. The coordinators follow,
 // concurrently, while the relayers still answer, so that none is removed from Redis. Then come the relayers, and last
-// the chain and PostgreSQL.
+// the chain, PostgreSQL and Redis.
 func (s *supervisor) stopAll() {
 	s.mu.Lock()
 	s.stopping = true // from here on no member is started
 	s.mu.Unlock()
 	s.printf("stopping")
-	for _, kinds := range [][]kind{{kindGateway, kindAPI, kindConsumer}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres}} {
+	for _, kinds := range [][]kind{{kindGateway, kindAPI, kindConsumer}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres, kindRedis}} {
 		var wg sync.WaitGroup
 		for m := range s.of(kinds) {
 			if m.pid() != 0 {

@@ -2,26 +2,23 @@ package director
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // The director must work over TCP with the Lua scripts of a real Redis.
 func TestRun_RedisOverTCP_ListsServices(t *testing.T) {
 	t.Parallel()
-	server := miniredis.RunT(t)
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	t.Cleanup(func() { _ = client.Close() })
-	server.HSet("p:relayer:meta", "cluster", "theirs", "epoch", "7", "seq", "1", "leader", "x")
+	client := testredis.Start(t).Client()
+	require.NoError(t, client.HSet(t.Context(), "p:relayer:meta", "cluster", "theirs", "epoch", "7", "seq", "1", "leader", "x").Err())
 
 	dir := newDirectory(1)
 	dir.register(relayers(3)...)
@@ -46,11 +43,9 @@ func TestRun_RedisOverTCP_ListsServices(t *testing.T) {
 		require.Eventually(t, what, 30*time.Second, 5*time.Millisecond)
 	}
 	active := func() []string {
-		ids, err := server.SMembers("p:relayer:active")
-		if errors.Is(err, miniredis.ErrKeyNotFound) {
-			return nil
-		}
+		ids, err := client.SMembers(t.Context(), "p:relayer:active").Result()
 		require.NoError(t, err)
+		slices.Sort(ids)
 		return ids
 	}
 	becomes(func() bool { return strings.Contains(d.Status().Mirror.Error, "theirs") })

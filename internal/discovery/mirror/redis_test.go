@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -330,22 +329,6 @@ func TestWriter_TenThousandServices_NewLeaderRemovesNone(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, scripts, 2, "one script, sent again in full if the server did not have it")
-}
-
-// The Writer must work on miniredis, which rollcall-dev uses.
-func TestWriter_OnMiniredis_Works(t *testing.T) {
-	t.Parallel()
-	s := miniredis.RunT(t)
-	client := newClient(t, "redis://"+s.Addr()+patient)
-	w := start(t, wide(mirror.Config{Client: client}))
-	w.Update(slices.Concat(entries(mirror.Healthy, numbered(3)...), entries(mirror.Unhealthy, "edge")), nil)
-	shows(t, client, active, numbered(3)...)
-	shows(t, client, "relayer:services", append(numbered(3), "edge")...)
-	w.Update(entries(mirror.Unhealthy, "oz-relayer-1"), nil)
-	shows(t, client, active, "oz-relayer-0", "oz-relayer-2")
-	s.FlushAll()
-	shows(t, client, active, "oz-relayer-0", "oz-relayer-2")
-	require.NoError(t, w.stop())
 }
 
 func TestTakeOver_OldClusterRuns_NewClusterClaims(t *testing.T) {

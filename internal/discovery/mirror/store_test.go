@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -42,11 +41,6 @@ func shared(t *testing.T, url, prefix string) func(t *testing.T) mirrortest.Back
 func TestStore_Memory_Conforms(t *testing.T) {
 	t.Parallel()
 	mirrortest.Run(t, func(*testing.T) mirrortest.Backend { return mirrortest.NewMemory() })
-}
-
-func TestStore_Miniredis_Conforms(t *testing.T) {
-	t.Parallel()
-	mirrortest.Run(t, shared(t, "redis://"+miniredis.RunT(t).Addr(), "dev%d:"))
 }
 
 func TestStore_Redis_Conforms(t *testing.T) {

@@ -23,6 +23,7 @@ const (
 // after each change. A process that does not run has no pid.
 type Info struct {
 	RedisURL     string        `json:"redis_url"`
+	RedisPID     int           `json:"redis_pid,omitempty"` // 0 also if the cluster uses a Redis that ran already
 	KeyPrefix    string        `json:"redis_key_prefix"`
 	Coordinators []Coordinator `json:"coordinators"`
 	Relayers     []Relayer     `json:"relayers"`
