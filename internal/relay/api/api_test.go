@@ -18,6 +18,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
@@ -354,36 +355,15 @@ func codes(r route) []string {
 	return all
 }
 
-// A client may use the id of a purged transaction again. The cached answers about the former must not hide the new one.
-func TestStatus_IDOfAPurgedTransaction_ShowsTheNewOne(t *testing.T) {
+// A final answer comes from the cache. One that can change is never older than a second, however it changed, and a Redis that hangs hides
+// none.
+func TestStatus_Cached_FollowsTheRow(t *testing.T) {
 	redis := testredis.Start(t)
-	s := start(t, func(c *Config) {
-		c.Cache = statuscache.New(statuscache.Config{Redis: redis.Client(), Timeout: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)})
-	}, nil)
-	read := func() relay.Status {
-		t.Helper()
-		var v view
-		status, body, _ := s.do(http.MethodGet, "/relay/status/order-1", shopKey, "")
-		require.Equal(t, http.StatusOK, status)
-		require.NoError(t, json.Unmarshal(body, &v))
-		return v.Status
-	}
-	s.post(`{"to": ` + to + `, "transactionId": "order-1"}`)
-	_, err := s.db.Exec(t.Context(), `UPDATE relay_transactions SET status = 'confirmed', open = false, revision = 9`)
+	client, err := redisclient.New(redisclient.Options{URL: redis.URL()})
 	require.NoError(t, err)
-	require.Equal(t, relay.Confirmed, read())
-	_, err = s.db.Exec(t.Context(), `DELETE FROM relay_transactions`)
-	require.NoError(t, err)
-	require.Equal(t, relay.Confirmed, read(), "from the cache")
-	s.post(`{"to": ` + to + `, "transactionId": "order-1"}`)
-	require.Equal(t, relay.Queued, read())
-}
-
-// A status comes from the cache until a relayer's webhook changes it. Then the next read has the new one.
-func TestStatus_CachedThenChanged_ShowsTheChange(t *testing.T) {
-	redis := testredis.Start(t)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	s := start(t, func(c *Config) {
-		c.Cache = statuscache.New(statuscache.Config{Redis: redis.Client(), Timeout: 20 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+		c.Cache = statuscache.New(statuscache.Config{Redis: client, Timeout: time.Second, Logger: slog.New(slog.DiscardHandler)})
 	}, nil)
 	s.atRelayer(s.post(`{"to": `+to+`, "transactionId": "order-1"}`), "r1")
 	read := func() (v view) {
@@ -393,17 +373,34 @@ func TestStatus_CachedThenChanged_ShowsTheChange(t *testing.T) {
 		require.NoError(t, json.Unmarshal(body, &v))
 		return v
 	}
+	exec := func(change string) {
+		t.Helper()
+		_, err := s.db.Exec(t.Context(), `UPDATE relay_transactions SET `+change)
+		require.NoError(t, err)
+	}
+	becomes := func(want relay.Status) {
+		t.Helper()
+		require.Eventually(t, func() bool { return read().Status == want }, time.Minute, 10*time.Millisecond)
+	}
 	require.Equal(t, relay.Submitted, read().Status)
-	// A change that is not announced shows that the second read is the cache's.
-	_, err := s.db.Exec(t.Context(), `UPDATE relay_transactions SET status_reason = 'not announced'`)
-	require.NoError(t, err)
-	require.Empty(t, read().Reason)
-
 	body := nested("r1", "mined", 5, time.Now())
 	status, r := s.report(body, signature.HeaderOpenZeppelin, sign(oldSecret, body))
 	require.Equal(t, http.StatusOK, status)
 	require.True(t, r.Changed)
-	v := read()
-	require.Equal(t, relay.Mined, v.Status)
-	require.Equal(t, testHash, *v.Hash)
+	becomes(relay.Mined)
+	exec(`status = 'submitted'`) // a reorganization took it back
+	becomes(relay.Submitted)
+
+	redis.Pause()
+	exec(`status = 'confirmed', open = false`)
+	becomes(relay.Confirmed)
+	redis.Resume()
+	// A change that no transaction can have shows that the answer is the cache's.
+	require.Eventually(t, func() bool {
+		exec(`status_reason = ''`)
+		require.Empty(t, read().Reason)
+		exec(`status_reason = 'changed'`)
+		return read().Reason == ""
+	}, time.Minute, 10*time.Millisecond)
+	require.Equal(t, relay.Confirmed, read().Status)
 }

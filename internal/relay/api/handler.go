@@ -143,7 +143,6 @@ func (h *Handler) Wait() {
 		p.accepts.Wait()
 		p.reports.Wait()
 	}
-	h.cfg.Cache.Wait()
 }
 
 // call is one request of a client.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
@@ -16,7 +17,6 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relay"
-	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
 )
 
@@ -61,9 +61,6 @@ func (h *Handler) store(ctx context.Context, c *call, tx *relay.Transaction) err
 		return result.Err
 	}
 	h.cfg.Stored()
-	if accepted := result.Transaction; accepted.ID == tx.ID && accepted.ClientID != "" { // a purged one may have had the id
-		h.cfg.Cache.Outdate(ctx, c.client, accepted.PublicID(), statuscache.Version{ID: accepted.ID, Revision: accepted.Revision})
-	}
 	answer(c.w, http.StatusAccepted, acceptedOf(result.Transaction))
 	return nil
 }
@@ -75,14 +72,13 @@ func (h *Handler) status(ctx context.Context, c *call) error {
 		write(c.w, http.StatusOK, cached)
 		return nil
 	}
+	read := time.Now()
 	tx, err := c.store.Get(ctx, c.client, id)
 	if err != nil {
 		return err
 	}
 	body := encode(viewOf(tx))
-	if id == tx.PublicID() { // a change is announced under no other form of the id
-		h.cfg.Cache.Put(ctx, c.client, id, statuscache.Version{ID: tx.ID, Revision: tx.Revision}, tx.Status, body)
-	}
+	h.cfg.Cache.Put(ctx, c.client, id, tx, read, body)
 	write(c.w, http.StatusOK, body)
 	return nil
 }

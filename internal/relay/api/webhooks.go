@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
-	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
@@ -60,9 +59,6 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 	if err != nil {
 		h.metrics.webhooks.WithLabelValues("failed").Inc()
 		return fmt.Errorf("%w: %w", relay.ErrUnavailable, err) // a repeated report is harmless
-	}
-	if applied.Changed {
-		h.cfg.Cache.Outdate(ctx, applied.Client, applied.PublicID, statuscache.Version{ID: applied.ID, Revision: applied.Revision})
 	}
 	r := received{Known: applied.ID != uuid.Nil, Changed: applied.Changed}
 	h.metrics.webhooks.WithLabelValues(result(r)).Inc()

@@ -1,17 +1,15 @@
-// Package statuscache keeps the API's answers about transactions in Redis, so that reads of statuses do not load the database.
-// The API calls it; it calls Redis, one round trip for the reads of concurrent requests.
+// Package statuscache keeps the API's answers about transactions in Redis for a short time. The truth is the transaction's row, which
+// the API reads by its primary key or the client's id. The API calls this package; it calls Redis.
 //
-// # Order
+// An answer is stored with a plain SET: for a second while the transaction can change, and for a minute once it is final. Nothing
+// announces changes. A status is therefore at most a second old. A read that finds no answer reads the row.
 //
-// An entry has the revision of its transaction, and a script replaces it by a higher one only. The process that applies a
-// relayer's report stores the new revision without an answer, which hides the older one for ten seconds. A process that has read the
-// older row from the database and writes it within that time changes nothing.
+// Each answer has the time of its end by the clock of the API that stored it, and is not used after that. So it does not matter
+// whether Redis expires it, or executes a SET late because it hung. An answer that can change replaces none, since another process
+// may have stored a later one.
 //
-// Only APIs announce changes: those by the webhooks that they apply. The entry of a transaction that no relayer has lives for one to
-// two seconds, because consumers change it. That of one at a relayer lives for five to ten seconds. A status can be that old if the
-// reconciler or an operator changed it, or if Redis failed. Final ones live for up to an hour, since they never change.
+// A client may use an id again once its transaction was purged, which takes a day at least. So a final answer is stored only while the
+// transaction has been final for less than half a day.
 //
-// # When Redis fails
-//
-// The cache is optional, and its failures cost 50 ms at most: the API reads the database, and tries Redis again a second later.
+// Redis is optional. A call that fails or hangs costs 50 ms, and the following reads do not call it for a second.
 package statuscache

@@ -2,14 +2,10 @@ package statuscache_test
 
 import (
 	"log/slog"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -33,104 +29,89 @@ func setup(t *testing.T, edit ...func(*statuscache.Config)) (*statuscache.Cache,
 	for _, e := range edit {
 		e(&cfg)
 	}
-	c := statuscache.New(cfg)
-	t.Cleanup(c.Wait)
-	return c, server
+	return statuscache.New(cfg), server
 }
 
-// version is a version of the one transaction of most tests.
-func version(revision int) statuscache.Version {
-	return statuscache.Version{ID: uuid.Max, Revision: revision}
+// of returns a transaction of a status that changed a moment ago.
+func of(status relay.Status) *relay.Transaction {
+	return &relay.Transaction{Status: status, UpdatedAt: time.Now()}
 }
 
-// A client may use the id of a transaction again that was purged. The former one's answers must not be the new one's.
-func TestCache_IDIsUsedAgain_FormerTransactionIsHidden(t *testing.T) {
-	c, _ := setup(t)
-	ctx := t.Context()
-	former := statuscache.Version{ID: uuid.Must(uuid.NewV7()), Revision: 5}
-	c.Put(ctx, "shop", "order-1", former, relay.Confirmed, []byte("former"))
-	accepted := statuscache.Version{ID: uuid.Must(uuid.NewV7()), Revision: 1}
-	c.Outdate(ctx, "shop", "order-1", accepted)
-	require.Nil(t, c.Get(ctx, "shop", "order-1"))
-	c.Put(ctx, "shop", "order-1", former, relay.Confirmed, []byte("former")) // read before the purge
-	require.Nil(t, c.Get(ctx, "shop", "order-1"))
-	c.Put(ctx, "shop", "order-1", accepted, relay.Queued, []byte("new"))
-	require.Equal(t, "new", string(c.Get(ctx, "shop", "order-1")))
-}
-
-func TestCache_LowerRevision_ChangesNothing(t *testing.T) {
-	c, _ := setup(t)
-	ctx := t.Context()
-	require.Nil(t, c.Get(ctx, "shop", "1"))
-	c.Put(ctx, "shop", "1", version(9), relay.Submitted, []byte("nine"))
-	require.Equal(t, "nine", string(c.Get(ctx, "shop", "1")))
-	c.Put(ctx, "shop", "1", version(8), relay.Confirmed, []byte("eight"))
-	c.Outdate(ctx, "shop", "1", version(9))
-	require.Equal(t, "nine", string(c.Get(ctx, "shop", "1")))
-	require.Nil(t, c.Get(ctx, "other", "1"), "another client's")
-
-	// A report is applied while a reader has read the row before it.
-	c.Outdate(ctx, "shop", "1", version(10))
-	require.Nil(t, c.Get(ctx, "shop", "1"))
-	c.Put(ctx, "shop", "1", version(9), relay.Submitted, []byte("nine"))
-	require.Nil(t, c.Get(ctx, "shop", "1"))
-	c.Put(ctx, "shop", "1", version(10), relay.Confirmed, []byte("ten"))
-	require.Equal(t, "ten", string(c.Get(ctx, "shop", "1")))
-}
-
-func TestCache_EntriesExpire(t *testing.T) {
+// A mined transaction can return to submitted, so its answer lives as long as that of a queued one.
+func TestCache_EachStatus_LivesAsLongAsItCannotChange(t *testing.T) {
 	c, server := setup(t)
-	c.Put(t.Context(), "shop", "open", version(1), relay.Queued, []byte("x"))
-	c.Put(t.Context(), "shop", "final", version(1), relay.Confirmed, []byte("x"))
-	c.Put(t.Context(), "shop", strings.Repeat("long", 100), version(1), relay.Confirmed, []byte("x"))
 	ttl := func(id string) time.Duration {
-		return server.Client().PTTL(t.Context(), "p:relay:status:shop:"+id).Val()
+		return server.Client().PTTL(t.Context(), "p:relay:answer:shop:"+id).Val()
 	}
-	require.LessOrEqual(t, ttl("open"), 2*time.Second)
-	require.GreaterOrEqual(t, ttl("final"), 4*time.Minute)
-	require.Equal(t, time.Duration(-2), ttl(strings.Repeat("long", 100)), "not stored")
-	c.Put(t.Context(), "shop", "at a relayer", version(1), relay.Mined, []byte("x"))
-	require.Greater(t, ttl("at a relayer"), 2*time.Second)
-	require.LessOrEqual(t, ttl("at a relayer"), 10*time.Second)
+	for _, status := range relay.Statuses {
+		id := string(status)
+		require.Nil(t, c.Get(t.Context(), "shop", id))
+		c.Put(t.Context(), "shop", id, of(status), time.Now(), []byte("x"))
+		switch status {
+		case relay.Confirmed, relay.Failed, relay.Canceled, relay.Expired:
+			require.Greater(t, ttl(id), 20*time.Second, status)
+			require.LessOrEqual(t, ttl(id), time.Minute, status)
+			require.Equal(t, "x", string(c.Get(t.Context(), "shop", id)))
+			require.Nil(t, c.Get(t.Context(), "other", id), "another client's")
+		default:
+			require.LessOrEqual(t, ttl(id), time.Second, status)
+		}
+	}
+	long := strings.Repeat("long", 100)
+	c.Put(t.Context(), "shop", long, of(relay.Confirmed), time.Now(), []byte("x"))
+	require.Equal(t, time.Duration(-2), ttl(long), "not stored")
 }
 
-func TestCache_EntriesStoredTogether_DoNotExpireTogether(t *testing.T) {
+func TestCache_OpenTransaction_IsAnsweredForASecond(t *testing.T) {
 	c, server := setup(t)
-	const n = 100
-	for i := range n {
-		c.Put(t.Context(), "shop", strconv.Itoa(i), version(1), relay.Queued, []byte("x"))
-	}
-	first, last := 2*time.Second, time.Duration(0)
-	for i := range n {
-		ttl := server.Client().PTTL(t.Context(), "p:relay:status:shop:"+strconv.Itoa(i)).Val()
-		first, last = min(first, ttl), max(last, ttl)
-	}
-	require.Greater(t, last-first, 500*time.Millisecond)
+	require.Eventually(t, func() bool { // on a busy machine the second may be over
+		c.Put(t.Context(), "shop", "1", of(relay.Mined), time.Now(), []byte("x"))
+		return string(c.Get(t.Context(), "shop", "1")) == "x"
+	}, time.Minute, 10*time.Millisecond)
+	// A Redis that does not expire it changes nothing.
+	require.Eventually(t, func() bool {
+		c.Put(t.Context(), "shop", "2", of(relay.Mined), time.Now(), []byte("x"))
+		return server.Client().Persist(t.Context(), "p:relay:answer:shop:2").Val()
+	}, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.Get(t.Context(), "shop", "2") == nil }, time.Minute, 10*time.Millisecond)
+	require.EqualValues(t, 1, server.Client().Exists(t.Context(), "p:relay:answer:shop:2").Val())
 }
 
-func TestCache_ConcurrentReads_EachGetsItsOwn(t *testing.T) {
+// A process that was paused after it read the row, and a Redis that executes the SET late, make no old answer a new one.
+func TestCache_AnswerStoredLate_IsNotUsed(t *testing.T) {
+	c, server := setup(t)
+	require.Eventually(t, func() bool {
+		c.Put(t.Context(), "shop", "1", of(relay.Submitting), time.Now().Add(-2*time.Second), []byte("x"))
+		require.Nil(t, c.Get(t.Context(), "shop", "1"))
+		return server.Client().Persist(t.Context(), "p:relay:answer:shop:1").Val() // it was stored
+	}, time.Minute, 10*time.Millisecond)
+	require.Nil(t, c.Get(t.Context(), "shop", "1"))
+}
+
+// Of two processes that read the row, the one that read it before its last change may be the later one to store its answer.
+func TestCache_OpenAnswerAfterFinal_ChangesNothing(t *testing.T) {
 	c, _ := setup(t)
-	const n = 200
-	for i := range n {
-		c.Put(t.Context(), "shop", strconv.Itoa(i), version(1), relay.Confirmed, []byte(strconv.Itoa(i)))
-	}
-	var readers sync.WaitGroup
-	for i := range 2 * n {
-		readers.Go(func() {
-			var want []byte
-			if i < n {
-				want = []byte(strconv.Itoa(i))
-			}
-			assert.Equal(t, want, c.Get(t.Context(), "shop", strconv.Itoa(i)))
-		})
-	}
-	readers.Wait()
+	c.Put(t.Context(), "shop", "1", of(relay.Submitted), time.Now(), []byte("submitted"))
+	c.Put(t.Context(), "shop", "1", of(relay.Confirmed), time.Now(), []byte("confirmed"))
+	c.Put(t.Context(), "shop", "1", of(relay.Submitted), time.Now(), []byte("submitted"))
+	require.Equal(t, "confirmed", string(c.Get(t.Context(), "shop", "1")))
+}
+
+// After a day, at the earliest, a final transaction may be purged, and its id be another one's.
+func TestCache_LongFinal_IsNotStored(t *testing.T) {
+	c, server := setup(t)
+	tx := &relay.Transaction{Status: relay.Confirmed, UpdatedAt: time.Now().Add(-13 * time.Hour)}
+	c.Put(t.Context(), "shop", "1", tx, time.Now(), []byte("x"))
+	require.Zero(t, server.Client().DBSize(t.Context()).Val())
+	tx.UpdatedAt = time.Now().Add(-11 * time.Hour)
+	c.Put(t.Context(), "shop", "1", tx, time.Now(), []byte("x"))
+	require.Equal(t, "x", string(c.Get(t.Context(), "shop", "1")))
 }
 
 func TestCache_RedisAway_IsPassedOver(t *testing.T) {
 	c, server := setup(t, func(cfg *statuscache.Config) { cfg.Timeout = 0 })
 	require.Eventually(t, func() bool { // on a busy machine a call may take too long
-		c.Put(t.Context(), "shop", "1", version(1), relay.Confirmed, []byte("x"))
+		c.Put(t.Context(), "shop", "1", of(relay.Confirmed), time.Now(), []byte("x"))
 		return c.Get(t.Context(), "shop", "1") != nil
 	}, 20*time.Second, 10*time.Millisecond)
 	server.Pause() // it accepts connections, and does not answer
@@ -146,7 +127,6 @@ func TestCache_RedisAway_IsPassedOver(t *testing.T) {
 func TestCache_Nil_DoesNothing(t *testing.T) {
 	t.Parallel()
 	var c *statuscache.Cache
-	c.Put(t.Context(), "shop", "1", version(1), relay.Confirmed, []byte("x"))
-	c.Outdate(t.Context(), "shop", "1", version(1))
+	c.Put(t.Context(), "shop", "1", of(relay.Confirmed), time.Now(), []byte("x"))
 	require.Nil(t, c.Get(t.Context(), "shop", "1"))
 }
