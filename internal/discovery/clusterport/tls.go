@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -47,8 +48,8 @@ type TLS struct {
 
 	mu      sync.Mutex
 	current *material
-	seen    [3]fileState // the files at the last check, valid or not
-	problem string       // why they could not be used, empty if they could
+	seen    pemFiles // the files at the last check, valid or not
+	problem string   // why they could not be used, empty if they could
 	looked  time.Time
 	warned  time.Time // time of the last expiry warning
 }
@@ -58,21 +59,27 @@ type material struct {
 	roots       *x509.CertPool
 }
 
-type fileState struct {
-	modified time.Time
-	size     int64
-}
+// pemFiles are the contents of the certificate's, the key's and the CA's file. Contents are compared, because a size and a
+// time do not tell versions apart: renewed certificates have equal sizes, and cp -p and images set or keep no times.
+type pemFiles [3]string
+
+// maxPEMFile is the largest size of a file in bytes; a bundle of all public CAs has a quarter of it.
+const maxPEMFile = 1 << 20
 
 // LoadTLS loads the files. The certificate must be valid now.
 func LoadTLS(cfg TLSConfig) (*TLS, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("component", "tls")
 	t := &TLS{TLSConfig: cfg}
-	t.seen, t.looked = t.look(), time.Now()
-	loaded, err := t.load()
+	t.looked = time.Now()
+	seen, err := t.read()
 	if err != nil {
 		return nil, err
 	}
-	t.current = loaded
+	loaded, err := t.parse(seen)
+	if err != nil {
+		return nil, err
+	}
+	t.seen, t.current = seen, loaded
 	t.warnOfExpiry()
 	return t, nil
 }
@@ -147,13 +154,16 @@ func (t *TLS) fresh() *material {
 	}
 	t.looked = time.Now()
 	t.warnOfExpiry()
-	seen := t.look()
-	if seen == t.seen && t.problem == "" {
+	seen, err := t.read()
+	if err == nil && seen == t.seen && t.problem == "" {
 		return t.current
 	}
 	// Invalid files are retried until they are valid. Files replaced one after the other do not match for a moment,
 	// and a certificate's validity may begin a moment later by our clock.
-	loaded, err := t.load()
+	var loaded *material
+	if err == nil {
+		loaded, err = t.parse(seen)
+	}
 	if err != nil {
 		if seen != t.seen || err.Error() != t.problem {
 			t.Logger.Error("new certificate files can't be used, keeping the old ones", "err", err)
@@ -177,18 +187,56 @@ func (t *TLS) warnOfExpiry() {
 	t.Logger.Warn("certificate expires soon", "file", t.CertFile, "expires", expires)
 }
 
-func (t *TLS) look() (states [3]fileState) {
+// read returns the contents of the files.
+func (t *TLS) read() (contents pemFiles, err error) {
 	for i, path := range []string{t.CertFile, t.KeyFile, t.CAFile} {
-		if info, err := os.Stat(path); err == nil {
-			states[i] = fileState{modified: info.ModTime(), size: info.Size()}
+		if contents[i], err = readPEM(path); err != nil {
+			return pemFiles{}, fmt.Errorf("load %s: %w", [...]string{"certificate", "key", "CA"}[i], err)
 		}
 	}
-	return states
+	return contents, nil
+}
+
+func readPEM(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, maxPEMFile+1))
+	if err == nil && len(content) > maxPEMFile {
+		err = fmt.Errorf("%s: more than %d bytes", path, maxPEMFile)
+	}
+	return string(content), err
+}
+
+func (t *TLS) parse(contents pemFiles) (*material, error) {
+	certificate, err := parseCertificate(t.CertFile, t.KeyFile, contents[0], contents[1])
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(contents[2])) {
+		return nil, fmt.Errorf("load CA %s: %w", t.CAFile, errors.New("no certificate in it"))
+	}
+	return &material{certificate: certificate, roots: roots}, nil
 }
 
 // LoadCertificate loads a certificate, which must be valid now, and its key, both PEM.
 func LoadCertificate(certFile, keyFile string) (tls.Certificate, error) {
-	certificate, err := tls.LoadX509KeyPair(certFile, keyFile)
+	cert, err := readPEM(certFile)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("load certificate: %w", err)
+	}
+	key, err := readPEM(keyFile)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("load key: %w", err)
+	}
+	return parseCertificate(certFile, keyFile, cert, key)
+}
+
+func parseCertificate(certFile, keyFile, cert, key string) (tls.Certificate, error) {
+	certificate, err := tls.X509KeyPair([]byte(cert), []byte(key))
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("load certificate %s with key %s: %w", certFile, keyFile, err)
 	}
@@ -198,20 +246,4 @@ func LoadCertificate(certFile, keyFile string) (tls.Certificate, error) {
 			leaf.NotBefore.Format(time.RFC3339), leaf.NotAfter.Format(time.RFC3339))
 	}
 	return certificate, nil
-}
-
-func (t *TLS) load() (*material, error) {
-	certificate, err := LoadCertificate(t.CertFile, t.KeyFile)
-	if err != nil {
-		return nil, err
-	}
-	pem, err := os.ReadFile(t.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("load CA: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("load CA %s: %w", t.CAFile, errors.New("no certificate in it"))
-	}
-	return &material{certificate: certificate, roots: roots}, nil
 }

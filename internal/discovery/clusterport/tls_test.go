@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -365,6 +366,37 @@ func TestTLSReload_FilesChange_UsesTheNewCertificate(t *testing.T) {
 	ca.write(t, dir, 90*24*time.Hour, string(coordinator))
 	own.LookAgain()
 	require.NotEqual(t, second, serial(t, n, client))
+}
+
+// Certificate renewals keep the sizes of files, and cp -p, images and link farms keep or set their times.
+func TestTLSReload_FilesReplacedWithSameSizeAndTime_UsesTheNewCertificate(t *testing.T) {
+	t.Parallel()
+	ca, dir, other := newCA(t), t.TempDir(), t.TempDir()
+	cfg := ca.write(t, dir, 30*24*time.Hour, string(coordinator))
+	own := load(t, cfg)
+	sizes := func(cfg clusterport.TLSConfig) (all []int64) {
+		for _, path := range []string{cfg.CertFile, cfg.KeyFile, cfg.CAFile} {
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			all = append(all, info.Size())
+		}
+		return all
+	}
+	renewed := ca.write(t, other, 60*24*time.Hour, string(coordinator))
+	for try := 0; !slices.Equal(sizes(renewed), sizes(cfg)); try++ { // a signature's length varies by two bytes
+		require.Less(t, try, 1000)
+		renewed = ca.write(t, other, 60*24*time.Hour, string(coordinator))
+	}
+	for from, to := range map[string]string{renewed.CertFile: cfg.CertFile, renewed.KeyFile: cfg.KeyFile} {
+		info, err := os.Stat(to)
+		require.NoError(t, err)
+		content, err := os.ReadFile(from)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(to, content, 0o600))
+		require.NoError(t, os.Chtimes(to, info.ModTime(), info.ModTime()))
+	}
+	own.LookAgain()
+	require.WithinDuration(t, time.Now().Add(60*24*time.Hour), own.Expiry(), time.Hour)
 }
 
 // A certificate from a clock ahead of ours must be loaded once it is valid, although its file does not change.
