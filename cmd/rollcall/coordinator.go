@@ -102,13 +102,13 @@ func (c *coordinatorCmd) checkTemplate(p *config.Problems) {
 	}
 	for n := range c.RelayerCount {
 		url := strings.ReplaceAll(c.RelayerURLTemplate, "{N}", strconv.Itoa(n))
-		checkRef(p, &c.RelayerURLTemplate, &rollcallv1.WorkerRef{Url: url})
+		checkRef(p, &c.RelayerURLTemplate, rollcallv1.KindRelayer, &rollcallv1.WorkerRef{Url: url})
 	}
 }
 
-// checkRef reports a reference that a service may not have.
-func checkRef(p *config.Problems, field *string, ref *rollcallv1.WorkerRef) {
-	s := &rollcallv1.Service{Id: "x", Kind: "x", WorkerRef: ref}
+// checkRef reports a reference that a service of the kind may not have.
+func checkRef(p *config.Problems, field *string, kind string, ref *rollcallv1.WorkerRef) {
+	s := &rollcallv1.Service{Id: "x", Kind: kind, WorkerRef: ref}
 	for _, v := range s.Validate() {
 		p.Addf(field, "", "%s", v.Description)
 	}

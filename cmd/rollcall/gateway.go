@@ -61,7 +61,7 @@ func (c *gatewayCmd) Check(p *config.Problems) {
 	if host, _, err := cli.SplitHostPort(c.Listen); err == nil && !c.AllowRemote && host != "localhost" && !net.ParseIP(host).IsLoopback() {
 		p.Addf(&c.Listen, "listen at 127.0.0.1, or give --allow-remote: every process that reaches it may register services", "%q is not a loopback address", c.Listen)
 	}
-	checkRef(p, &c.Host, &rollcallv1.WorkerRef{Url: "tcp://x:1", Node: c.Host})
+	checkRef(p, &c.Host, "x", &rollcallv1.WorkerRef{Url: "tcp://x:1", Node: c.Host})
 	c.Health.check(p)
 	c.TLS.CheckFlags(p)
 }

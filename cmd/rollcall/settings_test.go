@@ -262,6 +262,7 @@ func TestCoordinatorSettings_InvalidValues_AreReported(t *testing.T) {
 		{map[string]string{"RELAYER_COUNT": "three"}, `"three" is not a whole number; allowed: 0 to 10`},
 		{map[string]string{"RELAYER_URL_TEMPLATE": "http://relayer"}, "is the same URL for all 3 relayers; put {N}"},
 		{map[string]string{"RELAYER_URL_TEMPLATE": "ftp://relayer-{N}"}, `has the scheme "ftp"`},
+		{map[string]string{"RELAYER_URL_TEMPLATE": "http://relayer-{N}?x=1"}, "has a query, which a relayer's URL must not have"},
 		{map[string]string{"RELAYER_URL_TEMPLATE": "http://relayer:6553{N}", "RELAYER_COUNT": "8"}, "has the port 65536; ports are 1 to 65535"},
 		{map[string]string{"HEALTH_CHECK_INTERVAL_MS": "999"}, `"999" is below 1000; allowed: 1000 to 60000`},
 		{map[string]string{"HEALTH_CHECK_INTERVAL_MS": "60001"}, `"60001" is above 60000`},

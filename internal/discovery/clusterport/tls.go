@@ -224,13 +224,10 @@ func (t *TLS) parse(contents pemFiles) (*material, error) {
 
 // LoadCertificate loads a certificate, which must be valid now, and its key, both PEM.
 func LoadCertificate(certFile, keyFile string) (tls.Certificate, error) {
-	cert, err := readPEM(certFile)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("load certificate: %w", err)
-	}
-	key, err := readPEM(keyFile)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("load key: %w", err)
+	cert, certErr := readPEM(certFile)
+	key, keyErr := readPEM(keyFile)
+	if err := cmp.Or(certErr, keyErr); err != nil {
+		return tls.Certificate{}, fmt.Errorf("load certificate %s with key %s: %w", certFile, keyFile, err)
 	}
 	return parseCertificate(certFile, keyFile, cert, key)
 }

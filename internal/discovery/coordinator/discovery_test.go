@@ -100,6 +100,13 @@ func TestRegisterServices_InvalidRequest_ReportsEveryViolation(t *testing.T) {
 				"services[1].id", "services[1].kind", "services[1].worker_ref.url",
 				"services[2].id", "services[2].worker_ref.url", "services[3].id",
 			}},
+			"relayers that consumers refuse": {&rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{
+				good,
+				{Id: "a", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "grpc://a:1"}},
+				{Id: "b", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://b/?x=1"}},
+				{Id: "c", Kind: "indexer", WorkerRef: &rollcallv1.WorkerRef{Url: "grpc://c:1"}},
+				{Id: "d", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://d/#x"}},
+			}}, []string{"services[1].worker_ref.url", "services[2].worker_ref.url", "services[4].worker_ref.url"}},
 			"large service": {&rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{
 				{Id: "a", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://a", Labels: labels(64, 255)}},
 			}}, []string{"services[0].worker_ref"}},

@@ -230,7 +230,7 @@ func (im *serviceImport) check(req *rollcallv1.ImportServicesRequest) (*rollcall
 	for i, rec := range req.Records {
 		field := fmt.Sprintf("records[%d]", i)
 		s := rec.GetService()
-		for _, v := range s.Validate() {
+		for _, v := range s.ValidateStored() {
 			add(field+".service."+v.Field, v.Description)
 		}
 		if s.GetId() <= im.lastID {

@@ -10,16 +10,13 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// staticKind is the kind of the services that RELAYER_COUNT defines.
-const staticKind = "relayer"
-
 // staticFleet returns the services that RELAYER_COUNT and RELAYER_URL_TEMPLATE define.
 func (c *Config) staticFleet() []*rollcallv1.Service {
 	fleet := make([]*rollcallv1.Service, c.RelayerCount)
 	for i := range fleet {
 		fleet[i] = &rollcallv1.Service{
 			Id:        fmt.Sprintf("oz-relayer-%d", i),
-			Kind:      staticKind,
+			Kind:      rollcallv1.KindRelayer,
 			WorkerRef: &rollcallv1.WorkerRef{Url: strings.ReplaceAll(c.RelayerURLTemplate, "{N}", strconv.Itoa(i))},
 		}
 	}

@@ -283,7 +283,7 @@ func (r *reader) service(f *File) error {
 		return err
 	}
 	s := &rollcallv1.Service{Id: l.ID, Kind: l.Kind, WorkerRef: &rollcallv1.WorkerRef{Url: l.URL, Node: l.Node, Labels: l.Labels}}
-	if vs := s.Validate(); len(vs) > 0 {
+	if vs := s.ValidateStored(); len(vs) > 0 {
 		return r.refuse(remedyAltered, "service %q: %s", l.ID, vs[0])
 	}
 	owner, err := parseOwner(l.Owner)

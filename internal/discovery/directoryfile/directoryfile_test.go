@@ -194,7 +194,7 @@ func TestRead_LargestService(t *testing.T) {
 		labels[fmt.Sprintf("k%02d", i)] = strings.Repeat("\u2028", 85)
 	}
 	s := service("a", labels)
-	require.Empty(t, s.Validate())
+	require.Empty(t, s.ValidateStored())
 	m := newMachine(t)
 	m.register(fsm.Operator, 0, 0, s)
 	f, err := Read(strings.NewReader(m.export()))

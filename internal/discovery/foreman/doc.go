@@ -26,7 +26,8 @@
 //   - Advertisements and the last good version of each file are stored in a state folder, on disk before the advertising
 //     process gets its answer. A restarted gateway starts from them: processes need not advertise again, and a file that
 //     broke in the meantime keeps its good version.
-//     An advertisement of the stored state that is not valid is skipped and reported, and the others are used.
+//     An advertisement or a file's version of the stored state that is not valid is skipped and reported, and the others
+//     are used: an earlier version may have accepted it.
 //   - If the definitions may be incomplete, the set is not marked complete, and nothing is removed. This is so with a
 //     file that never had a good version, a folder that was never readable, or a skipped advertisement, until the
 //     service is advertised again or withdrawn. It is also so without stored state, while nothing at all is defined.

@@ -159,7 +159,14 @@ func (f *Foreman) loadState() error {
 	f.remembered = true
 	if f.cfg.Folder != "" {
 		for name, d := range m.Files {
-			f.folder.files[name] = file{services: services(d), known: true}
+			all := services(d)
+			if err := check(all); err != nil {
+				// The file itself is read next. Until it has a good version, the set is incomplete.
+				f.folder.files[name] = file{err: err, since: time.Now()}
+				f.log.Error("stored version of a definition file is not valid; it is skipped", "file", name, "err", err)
+				continue
+			}
+			f.folder.files[name] = file{services: all, known: true}
 		}
 	}
 	for _, d := range m.Advertised {

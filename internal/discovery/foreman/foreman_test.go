@@ -356,9 +356,8 @@ func TestForeman_RestartedWithoutServices_SetStaysIncomplete(t *testing.T) {
 func TestNew_UnreadableState_IsRefused(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"torn":    `{"format":1,"adv`,
-		"newer":   `{"format":2}`,
-		"invalid": `{"format":1,"files":{"a.yaml":[{"id":"A"}]}}`,
+		"torn":  `{"format":1,"adv`,
+		"newer": `{"format":2}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -401,6 +400,22 @@ func TestAdvertise_TooLargeWithDefaultNode_IsRefused(t *testing.T) {
 	f = start(t, Config{StateDir: state, Node: "host-1"})
 	f.becomes("a")
 	require.Empty(t, f.Status().StateError)
+}
+
+// An earlier version may have accepted a file that is refused now, such as a relayer's URL with a query.
+func TestNew_InvalidStoredFile_SetIsIncompleteUntilTheFileIsValid(t *testing.T) {
+	t.Parallel()
+	folder, state := t.TempDir(), t.TempDir()
+	write(t, state, memoryName, `{"format":1,"files":{
+		"a.yaml":[{"id":"bad","kind":"relayer","worker_ref":{"url":"http://bad:1?x=1"}}],
+		"b.yaml":[{"id":"b","kind":"relayer","worker_ref":{"url":"http://b:1"}}]}}`)
+	write(t, folder, "a.yaml", strings.ReplaceAll(define("bad"), "http://bad", "grpc://bad"))
+	write(t, folder, "b.yaml", define("b"))
+	f := start(t, Config{Folder: folder, StateDir: state, StartupWait: -1, Rescan: 20 * time.Millisecond})
+	f.becomes("b ?")
+	require.Contains(t, f.Status().Files[0].Error, "a relayer needs http:// or https://")
+	write(t, folder, "a.yaml", define("good"))
+	f.becomes("b,good")
 }
 
 func TestNew_InvalidStoredAdvertisement_IsSkippedAndReported(t *testing.T) {

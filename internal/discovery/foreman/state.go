@@ -27,7 +27,7 @@ const (
 )
 
 // loadState reads the stored state of the folder. It returns fs.ErrNotExist if there is none. The caller checks the
-// advertisements.
+// definitions.
 func loadState(folder string) (persistedState, error) {
 	path := filepath.Join(folder, memoryName)
 	data, err := os.ReadFile(path)
@@ -39,23 +39,11 @@ func loadState(folder string) (persistedState, error) {
 	if err == nil && m.Format != memoryFormat {
 		err = fmt.Errorf("has format %d, this version reads %d", m.Format, memoryFormat)
 	}
-	for name, definitions := range m.Files {
-		if err == nil {
-			err = prefix("files: "+name, check(services(definitions)))
-		}
-	}
 	if err != nil {
 		return persistedState{}, fmt.Errorf("%s: %w; remove it to start without the advertisements it holds: "+
 			"those that are not made again soon are then deregistered", path, err)
 	}
 	return m, nil
-}
-
-func prefix(with string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", with, err)
 }
 
 // saveState writes m atomically: after a crash at any time the folder holds either the old or the new state.

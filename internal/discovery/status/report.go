@@ -15,8 +15,6 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-const relayerKind = "relayer"
-
 // The words of the contract for the fleet, and for a relayer: healthy, unhealthy and, as an extension, unknown.
 const (
 	healthy   = "healthy"
@@ -107,7 +105,7 @@ func newReport(cfg Config, a *rollcallv1.GetStatusResponse, configured int, age 
 	}
 	unchecked := 0 // relayers not checked by this leader
 	for _, s := range a.GetServices() {
-		if s.GetKind() == relayerKind && s.GetVerdict() != rollcallv1.Verdict_VERDICT_UP && s.GetVerdict() != rollcallv1.Verdict_VERDICT_DOWN {
+		if s.GetKind() == rollcallv1.KindRelayer && s.GetVerdict() != rollcallv1.Verdict_VERDICT_UP && s.GetVerdict() != rollcallv1.Verdict_VERDICT_DOWN {
 			unchecked++
 		}
 		r.addService(s)
@@ -142,7 +140,7 @@ func newReport(cfg Config, a *rollcallv1.GetStatusResponse, configured int, age 
 
 // addService adds a service: a relayer with its details, one of another kind to the counts of that kind.
 func (r *report) addService(s *rollcallv1.ServiceStatus) {
-	if s.GetKind() != relayerKind {
+	if s.GetKind() != rollcallv1.KindRelayer {
 		i := slices.IndexFunc(r.OtherKinds, func(k *otherKindReport) bool { return k.Kind == s.GetKind() })
 		if i < 0 {
 			i = len(r.OtherKinds)

@@ -132,7 +132,7 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	if err != nil {
 		local := s.cfg.Directory.State()
 		a := &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()}
-		p = newReport(s.cfg, a, local.Count(relayerKind), 0, err).page()
+		p = newReport(s.cfg, a, local.Count(rollcallv1.KindRelayer), 0, err).page()
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(p.body)))

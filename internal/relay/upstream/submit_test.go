@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
 const (
@@ -649,4 +650,19 @@ func TestNew_InvalidConfig_ReportsAllProblems(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "http://relayer:3000", client.URL())
 	require.NotContains(t, fmt.Sprintf("%v %+v %#v %s", cfg, cfg, cfg, errors.New(cfg.LogValue().String())), apiKey)
+}
+
+// A relayer that may be registered must be one that consumers accept, and the other way round.
+func TestCheckURL_RelayersOfTheDirectory_AreAccepted(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"http://relayer:3000", "https://relayer", "HTTPS://relayer/base/path", "http://[2001:db8::1]:3000/", "http://relayer/#",
+		"http://relayer/" + strings.Repeat("x", rollcallv1.MaxURLBytes-len("http://relayer/")),
+		"http://relayer/" + strings.Repeat("x", rollcallv1.MaxURLBytes), "http://relayer/?x=1", "http://relayer?", "http://relayer/#x",
+		"grpc://relayer:1", "grpcs://relayer:1", "tcp://relayer:1", "ftp://relayer", "http://user@relayer", "http:relayer", "relayer:3000", "",
+	} {
+		s := &rollcallv1.Service{Id: "a", Kind: rollcallv1.KindRelayer, WorkerRef: &rollcallv1.WorkerRef{Url: url}}
+		_, err := upstream.CheckURL(url)
+		require.Equal(t, err == nil, len(s.Validate()) == 0, "%.60q: %v, %v", url, err, s.Validate())
+	}
 }

@@ -35,6 +35,9 @@ const (
 	MaxImportPartBytes = 1 << 20
 )
 
+// KindRelayer is the kind whose services receive transactions.
+const KindRelayer = "relayer"
+
 // Schemes are the URL schemes a health check knows how to probe.
 var Schemes = []string{"http", "https", "grpc", "grpcs", "tcp"}
 
@@ -49,6 +52,19 @@ func (v Violation) String() string { return v.Field + ": " + v.Description }
 // Validate reports everything wrong with the service; none when it may be registered.
 // Field names are relative to the service.
 func (s *Service) Validate() []Violation {
+	vs := s.ValidateStored()
+	if s.GetKind() != KindRelayer || slices.ContainsFunc(vs, func(v Violation) bool { return v.Field == "worker_ref.url" }) {
+		return vs
+	}
+	if err := checkRelayerURL(s.GetWorkerRef().GetUrl()); err != nil {
+		vs = append(vs, Violation{"worker_ref.url", err.Error()})
+	}
+	return vs
+}
+
+// ValidateStored is like Validate for a service of a backup, which an earlier version may have registered: it leaves out
+// the rules of the service's kind.
+func (s *Service) ValidateStored() []Violation {
 	var vs []Violation
 	add := func(field, format string, args ...any) {
 		vs = append(vs, Violation{field, fmt.Sprintf(format, args...)})
@@ -150,6 +166,22 @@ func checkURL(raw string) error {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			return fmt.Errorf("has the port %.20s; ports are 1 to 65535", port)
 		}
+	}
+	return nil
+}
+
+// checkRelayerURL reports why a relay consumer would refuse a valid URL: it appends the paths of the relayer's HTTP API.
+func checkRelayerURL(raw string) error {
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		return errors.New("does not parse as a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("has the scheme %q; a relayer needs http:// or https://, because consumers call its HTTP API", u.Scheme)
+	case u.RawQuery != "" || u.ForceQuery:
+		return errors.New("has a query, which a relayer's URL must not have; set the health check's path at the coordinator")
+	case u.Fragment != "":
+		return errors.New("has a fragment, which a relayer's URL must not have; remove the part from # on")
 	}
 	return nil
 }

@@ -145,6 +145,7 @@ func TestValidateURL_EveryForm_ReportsTheViolation(t *testing.T) {
 			t.Parallel()
 			s := goodService()
 			s.WorkerRef.Url = tt.url
+			s.Kind = "indexer"
 			var want []Violation
 			if tt.want != "" {
 				want = []Violation{{"worker_ref.url", tt.want}}
@@ -153,6 +154,36 @@ func TestValidateURL_EveryForm_ReportsTheViolation(t *testing.T) {
 			require.Equal(t, want, got)
 			require.NotContains(t, fmt.Sprint(got), "secret")
 		})
+	}
+}
+
+// A relay consumer appends paths of the relayer's HTTP API to the URL. Other kinds may have any URL.
+func TestValidate_RelayersURL_IsOneThatConsumersAccept(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"http://relay:3000":             "",
+		"HTTPS://relay/base/path":       "",
+		"grpc://relay:1":                `has the scheme "grpc"; a relayer needs http:// or https://, because consumers call its HTTP API`,
+		"grpcs://relay:1":               `has the scheme "grpcs"; a relayer needs http:// or https://, because consumers call its HTTP API`,
+		"tcp://relay:1":                 `has the scheme "tcp"; a relayer needs http:// or https://, because consumers call its HTTP API`,
+		"http://relay:3000/?key=secret": "has a query, which a relayer's URL must not have; set the health check's path at the coordinator",
+		"http://relay:3000?":            "has a query, which a relayer's URL must not have; set the health check's path at the coordinator",
+		"http://relay:3000/#secret":     "has a fragment, which a relayer's URL must not have; remove the part from # on",
+		"ftp://relay":                   `has the scheme "ftp"; known are http, https, grpc, grpcs, tcp`,
+	} {
+		s := goodService()
+		s.WorkerRef.Url = url
+		s.Kind = KindRelayer
+		var wanted []Violation
+		if want != "" {
+			wanted = []Violation{{"worker_ref.url", want}}
+		}
+		require.Equal(t, wanted, s.Validate(), url)
+		if !strings.HasPrefix(url, "ftp:") {
+			require.Empty(t, s.ValidateStored(), url)
+			s.Kind = "indexer"
+			require.Empty(t, s.Validate(), url)
+		}
 	}
 }
 
