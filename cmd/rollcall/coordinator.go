@@ -242,7 +242,7 @@ func (c *coordinatorCmd) directorConfig() director.Config {
 	return director.Config{
 		Node:                 c.NodeID,
 		Health:               c.Health.config(),
-		Mirror:               mirror.Config{Prefix: c.Redis.KeyPrefix, Interval: c.Health.interval()},
+		Mirror:               mirror.Config{Prefix: c.Redis.KeyPrefix},
 		MinLive:              c.MinLive,
 		MassFailureThreshold: c.MassFailureThreshold, MassFailureHold: c.MassFailureHold,
 	}

@@ -225,7 +225,6 @@ func TestCoordinatorSettings_NoneGiven_HaveDefaults(t *testing.T) {
 	}, d.Health)
 	require.Empty(t, d.MinLive)
 	require.Zero(t, d.MassFailureThreshold)
-	require.Equal(t, 10*time.Second, d.Mirror.Interval)
 	require.Equal(t, "redis://localhost:6379", c.Coordinator.Redis.Options().String())
 }
 

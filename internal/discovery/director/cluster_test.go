@@ -192,7 +192,7 @@ func (s *system) lead(id string) func(context.Context, coordinator.Leadership) (
 		d, err := director.New(director.Config{
 			Cluster: l.Cluster, Node: l.Node, Epoch: l.Epoch, Directory: l.Directory, Confirm: l.Confirm, Lease: l.Lease, Ended: l.Ended,
 			Health: s.checks,
-			Mirror: mirror.Config{Store: &way{s.redis, s.toRedis, id}, Interval: s.checks.Interval},
+			Mirror: mirror.Config{Store: &way{s.redis, s.toRedis, id}},
 		})
 		if err != nil {
 			return 0, err

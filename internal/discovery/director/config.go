@@ -36,7 +36,7 @@ type Config struct {
 
 	// Health is the configuration of the checks.
 	Health health.Config
-	// Mirror has the Redis client and the prefix. The director fills in the fields of the leadership.
+	// Mirror has the Redis client and the prefix. The director sets the fields of the leadership, and Interval to that of the checks.
 	Mirror mirror.Config
 
 	// MinLive is the required number of live services per kind (none).

@@ -571,6 +571,9 @@ func TestStatus_RunningDirector_ListsItsServices(t *testing.T) {
 		require.Equal(t, "n-1", got.Leader)
 		require.EqualValues(t, 1, got.Epoch)
 		require.Equal(t, 5*time.Second, got.Interval.AsDuration())
+		for _, w := range b.redis.Log() {
+			require.Equal(t, 5*time.Second, w.Interval, "readers of the mirror see the checks' interval")
+		}
 		require.Empty(t, got.Notes)
 		require.Len(t, got.Services, 2)
 		for i, s := range got.Services {
