@@ -41,7 +41,6 @@ type apiCmd struct {
 	Rate       string `group:"API" name:"rate-limit" env:"API_RATE_LIMIT" default:"0" placeholder:"N[:BURST]" help:"Transactions a second that this process takes, and at once after a pause; 0 for any number."`
 	ClientRate string `group:"API" name:"rate-limit-per-client" env:"API_RATE_LIMIT_PER_CLIENT" default:"0" placeholder:"N[:BURST]" help:"The same for each client."`
 
-	Silent  time.Duration    `group:"Store and queue" name:"webhook-silence" env:"API_WEBHOOK_SILENCE,CONSUMER_WEBHOOK_SILENCE" default:"60s" min:"1s" max:"1h" help:"How long after a webhook a relayer may be silent about a transaction before a consumer asks it: as the consumers' setting."`
 	Store   relayStoreFlags  `embed:"" group:"Store and queue"`
 	Forward forwardFlags     `embed:"" group:"Gasless transactions"`
 	Redis   cli.RedisFlags   `embed:"" group:"Redis, which holds the answers about statuses if it is given"`
@@ -232,7 +231,6 @@ func (c *apiCmd) run(stages *shutdownStages, log *slog.Logger, reg *prometheus.R
 	if err != nil {
 		return err
 	}
-	c.Store.silent = c.Silent
 	s, err := c.Store.open(stages.ctx, "api", hooks.Names(), log, reg, waiting)
 	if err != nil {
 		return err

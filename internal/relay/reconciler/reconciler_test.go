@@ -158,7 +158,7 @@ func TestReconciler_RelayerFails_ChangesNothing(t *testing.T) {
 		w.relayer.Fail(upstreamtest.Get, fault)
 		// The pause between checks doubles, so the next check is made due.
 		require.Eventually(t, func() bool {
-			_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+			_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '1 day'`)
 			return err == nil && w.relayer.Calls(upstreamtest.Get) >= asked+2
 		}, 40*time.Second, 20*time.Millisecond)
 		require.Equal(t, relay.Submitted, w.reaches(id, relay.Submitted).Status)
@@ -297,7 +297,7 @@ func TestReconciler_NoWebhookForLong_IsCounted(t *testing.T) {
 func (w *world) dueUntil(holds func() bool) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
-		_, err := w.db.Exec(w.t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+		_, err := w.db.Exec(w.t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '1 day'`)
 		return err == nil && holds()
 	}, 40*time.Second, 20*time.Millisecond)
 }

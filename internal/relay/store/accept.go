@@ -68,7 +68,7 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 	rows, err := s.db.Query(ctx, `WITH changed AS (
 			INSERT INTO relay_transactions (id, client, client_id, idempotency_key, request_hash, kind, to_address, value_wei, data, gas_limit,
 				speed, digest, signer, forward_nonce, forward_deadline, traceparent, check_at, webhook)
-			SELECT a.*, now() + $17::interval, a.client = ANY($18)
+			SELECT a.*, now(), a.client = ANY($17)
 			FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::numeric[], $9::bytea[],
 				$10::bigint[], $11::text[], $12::bytea[], $13::bytea[], $14::numeric[], $15::bigint[], $16::text[])
 				AS a (id, client, client_id, idempotency_key, request_hash, kind, to_address, value_wei, data, gas_limit, speed, digest, signer,
@@ -76,7 +76,7 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 			ON CONFLICT DO NOTHING RETURNING *
 		), queue AS (`+s.cfg.Enqueue("changed")+`)`+record+` SELECT id, created_at FROM changed`,
 		ids, clients, clientIDs, keys, hashes, kinds, tos, values, datas, limits, speeds, digests, signers, forwardNonces,
-		deadlines, traces, s.cfg.Stranded, s.cfg.Targets)
+		deadlines, traces, s.cfg.Targets)
 	if err != nil {
 		return nil, err
 	}

@@ -30,10 +30,14 @@ type Due struct {
 
 // TakeDue returns up to limit transactions that nothing was heard of for too long, and postpones their next check. Several
 // reconcilers get different ones. One that leaves them to the others gets only those that have been due for the given time.
+//
+// check_at is the time of the last report, change or check. TakeDue alone adds the pause, so that the pauses are settings of the
+// reconcilers, and not of each process that stores a report.
 func (s *Store) TakeDue(ctx context.Context, limit int, since time.Duration) ([]Due, error) {
-	rows, err := s.db.Query(ctx, `UPDATE relay_transactions t SET checks = checks + 1,
-			check_at = now() + (CASE WHEN status IN ('queued', 'submitting') THEN $2::interval ELSE $3::interval END) * 2 ^ LEAST(checks, $4)
-		WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions WHERE open AND check_at <= now() - $5::interval ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+	rows, err := s.db.Query(ctx, `UPDATE relay_transactions t SET checks = checks + 1, check_at = now()
+		WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions WHERE open AND check_at + 2 ^ LEAST(GREATEST(checks - 1, 0), $4) *
+				(CASE WHEN status IN ('queued', 'submitting') THEN $2::interval ELSE $3::interval END) <= now() - $5::interval
+			ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
 		RETURNING `+columns+`, now() - GREATEST(updated_at, reported_at) AS silence, coalesce(now() - submitted_at, '0') AS at_relayer, withdrawing`,
 		limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings, since)
 	if err != nil {
@@ -96,9 +100,9 @@ func (s *Store) Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
 			UPDATE relay_transactions t SET status = 'unknown', status_reason = $3, outstanding = false, revision = revision + 1,
-				updated_at = now(), checks = 0, check_at = now() + $4::interval
+				updated_at = now(), checks = 0, check_at = now()
 			WHERE id = $1 AND relayer_tx = $2 AND status IN ('submitted', 'mined') RETURNING t.*
-		)`+record+` SELECT count(*) FROM changed`, id, relayerTx, bounded(reason), s.cfg.Silent).Scan(&n)
+		)`+record+` SELECT count(*) FROM changed`, id, relayerTx, bounded(reason)).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("lose a transaction: %w", err)
 	}
@@ -128,10 +132,8 @@ func (s *Store) Resolve(ctx context.Context, tx *relay.Transaction, d Resolution
 	from := []relay.Status{relay.Unknown, relay.Submitting}
 	var set string
 	var hash []byte
-	check := s.cfg.Silent
 	switch {
 	case d.Retry:
-		check = s.cfg.Stranded
 		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '', relayer_tx = NULL,
 			reported_revision = 0, reported_at = '-infinity', withdrawing = false,
 			withdrawn = withdrawn + CASE WHEN relayer_tx IS NULL THEN 0 ELSE 1 END`
@@ -142,16 +144,16 @@ func (s *Store) Resolve(ctx context.Context, tx *relay.Transaction, d Resolution
 		hash = d.Executed[:]
 		set = `status = 'confirmed', open = false`
 	default:
-		set = `status = 'submitted', outstanding = true, submitted_at = now(), relayer_tx = $8`
+		set = `status = 'submitted', outstanding = true, submitted_at = now(), relayer_tx = $7`
 	}
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
-			UPDATE relay_transactions t SET `+set+`, tx_hash = CASE WHEN $9 THEN NULL ELSE coalesce($7, tx_hash) END, status_reason = $3, revision = revision + 1, updated_at = now(),
-				checks = 0, check_at = now() + $4::interval, holder = NULL, held_until = '-infinity'
-			WHERE id = $1 AND revision = $2 AND status = ANY($5) AND held_until <= now()
-				AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $6::interval) AND ($8 = '' OR relayer_tx IS NULL) RETURNING t.*
+			UPDATE relay_transactions t SET `+set+`, tx_hash = CASE WHEN $8 THEN NULL ELSE coalesce($6, tx_hash) END, status_reason = $3, revision = revision + 1, updated_at = now(),
+				checks = 0, check_at = now(), holder = NULL, held_until = '-infinity'
+			WHERE id = $1 AND revision = $2 AND status = ANY($4) AND held_until <= now()
+				AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $5::interval) AND ($7 = '' OR relayer_tx IS NULL) RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed))`+record+` SELECT count(*) FROM changed`,
-		tx.ID, tx.Revision, bounded(reason), check, from, ResolvableAfter, hash, d.RelayerTx,
+		tx.ID, tx.Revision, bounded(reason), from, ResolvableAfter, hash, d.RelayerTx,
 		d.Retry || d.RelayerTx != "").Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("resolve a transaction: %w", err)

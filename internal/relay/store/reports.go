@@ -68,20 +68,20 @@ func applySQL(enqueueRequeued string) string {
 			ORDER BY t.id FOR UPDATE OF t
 		), seen AS (
 			UPDATE relay_transactions t SET reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
-				check_at = now() + $1::interval, checks = 0
+				check_at = now(), checks = 0
 			FROM locked l WHERE t.id = l.id AND NOT l.visible
 		), requeued AS (
 			UPDATE relay_transactions t SET status = 'queued', status_reason = 'withdrawn from ' || t.relayer, relayer = '', relayer_url = '',
 				relayer_id = '', scope = '', relayer_tx = NULL, tx_hash = NULL, reported_revision = 0, reported_at = '-infinity', outstanding = false,
 				submitted_at = NULL, withdrawing = false, withdrawn = t.withdrawn + 1,
 				withdrawn_from = t.scope, withdrawn_at = now(), revision = t.revision + 1, updated_at = now(),
-				check_at = now() + $1::interval, checks = 0
+				check_at = now(), checks = 0
 			FROM locked l WHERE t.id = l.id AND l.visible AND l.withdrawn RETURNING t.*
 		), queue AS (` + enqueueRequeued + `), applied AS (
 			UPDATE relay_transactions t SET status = l.status, status_reason = l.reason, tx_hash = coalesce(l.tx_hash, t.tx_hash),
 				reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
 				open = l.status IN ('submitted', 'mined', 'unknown'), outstanding = l.status IN ('submitted', 'mined'),
-				revision = t.revision + 1, updated_at = now(), check_at = now() + $1::interval, checks = 0
+				revision = t.revision + 1, updated_at = now(), check_at = now(), checks = 0
 			FROM locked l WHERE t.id = l.id AND l.visible AND NOT l.withdrawn RETURNING t.*
 		), changed AS (SELECT * FROM applied UNION ALL SELECT * FROM requeued)` + record
 }
@@ -113,7 +113,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 	rows, err := s.db.Query(ctx, `WITH asked AS MATERIALIZED (
 			SELECT n, tx, relayer_tx, status, reason, tx_hash, revision, digest,
 				CASE WHEN at <= now() THEN at WHEN at > now() THEN now() END AS at -- a clock that is ahead would hide later reports
-			FROM unnest($2::int[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::int[], $9::timestamptz[], $10::bytea[])
+			FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[], $9::bytea[])
 				AS a (n, tx, relayer_tx, status, reason, tx_hash, revision, at, digest)
 		), `+s.apply+`, kept AS (
 			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at, digest)
@@ -122,7 +122,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		)
 		SELECT a.n, m.id, c.id IS NOT NULL, coalesce(c.client, ''), coalesce(c.client_id, c.id::text, ''), coalesce(c.revision, 0)
 		FROM asked a LEFT JOIN matched m USING (n) LEFT JOIN changed c ON c.id = m.id`,
-		s.cfg.Silent, numbers, ids, txs, statuses, reasons, hashes, revisions, times, digests)
+		numbers, ids, txs, statuses, reasons, hashes, revisions, times, digests)
 	if err != nil {
 		return nil, fmt.Errorf("apply reports: %w", err)
 	}
@@ -149,7 +149,7 @@ const storedSQL = `WITH asked AS MATERIALIZED (
 
 // queueStoredReports applies the kept reports of transactions whose relayer's ids the batch has stored.
 func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
-	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY($2)`)+s.apply+`SELECT`, s.cfg.Silent, relayerTxs)
+	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY($1)`)+s.apply+`SELECT`, relayerTxs)
 }
 
 // maxMatched is how many kept reports one MatchReports applies.
@@ -162,8 +162,8 @@ const maxMatched = 1000
 func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
 	// The planner makes a join of EXISTS, and may read the index of all transactions for it.
 	if _, err := s.db.Exec(ctx, fmt.Sprintf(storedSQL, `r.id = ANY(ARRAY(SELECT id FROM relay_reports k
-			WHERE received_at > now() - interval '10 minutes' AND (SELECT true FROM relay_transactions t WHERE t.relayer_tx = k.relayer_tx LIMIT 1) ORDER BY received_at, id LIMIT $2))`)+s.apply+`SELECT`,
-		s.cfg.Silent, maxMatched); err != nil {
+			WHERE received_at > now() - interval '10 minutes' AND (SELECT true FROM relay_transactions t WHERE t.relayer_tx = k.relayer_tx LIMIT 1) ORDER BY received_at, id LIMIT $1))`)+s.apply+`SELECT`,
+		maxMatched); err != nil {
 		removed, purged := s.purgeReports(ctx)
 		return removed, errors.Join(fmt.Errorf("match reports: %w", err), purged)
 	}

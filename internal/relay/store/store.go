@@ -21,9 +21,9 @@ type Config struct {
 	Enqueue func(relation string) string
 	// Targets are the names of the clients with a webhook, for the transactions that this Store accepts. Default: none.
 	Targets []string
-	// Silent is after how long without a report the reconciler asks the relayer. Default 60 s.
+	// Silent is the time without a report after which TakeDue returns a transaction that a relayer has. Default 60 s.
 	Silent time.Duration
-	// Stranded is after how long a transaction that no relayer has is enqueued again. Default 5 min.
+	// Stranded is the time after which TakeDue returns a transaction that no relayer has. Default 5 min.
 	Stranded time.Duration
 }
 

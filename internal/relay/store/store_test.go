@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 )
 
 // A stored transaction is queued, with its first history row, and reads back unchanged, whatever its size.
@@ -704,7 +705,7 @@ func TestTakeDue_SilentOnes(t *testing.T) {
 	due, err := f.TakeDue(t.Context(), 10, 0)
 	require.NoError(t, err)
 	require.Empty(t, due)
-	_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '1 s'`)
+	_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '61 s'`)
 	require.NoError(t, err)
 	due, err = f.TakeDue(t.Context(), 10, 0)
 	require.NoError(t, err)
@@ -717,12 +718,43 @@ func TestTakeDue_SilentOnes(t *testing.T) {
 	require.Equal(t, relay.Confirmed, f.read(final.ID).Status)
 }
 
+// The pause is a setting of the process that looks, not of those that store reports or an operator's decision.
+func TestTakeDue_ReportStoredByAnotherProcess_UsesTheOwnPause(t *testing.T) {
+	f := setup(t)
+	f.submitted("shop", "r1")
+	f.apply(relay.Update{RelayerTx: "r1", Status: relay.Mined, Revision: 2})
+	age := func(d time.Duration) {
+		_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = check_at - $1::interval`, d)
+		require.NoError(t, err)
+	}
+	impatient := New(f.db, Config{Enqueue: queue.EnqueueSQL, Silent: time.Second})
+	due := func(s *Store) int {
+		due, err := s.TakeDue(t.Context(), 10, 0)
+		require.NoError(t, err)
+		return len(due)
+	}
+	age(10 * time.Second)
+	require.Zero(t, due(f.Store))
+	require.Equal(t, 1, due(impatient))
+	require.Zero(t, due(impatient))
+	for pause := time.Second; pause <= 64*time.Second; pause *= 2 { // a minute becomes an hour
+		age(pause * 9 / 10)
+		require.Zero(t, due(impatient), pause)
+		age(pause)
+		require.Equal(t, 1, due(impatient), pause)
+	}
+	age(time.Minute)
+	require.Zero(t, due(impatient))
+	age(time.Minute)
+	require.Equal(t, 1, due(impatient), "the pause does not grow further")
+}
+
 // The ages of a due transaction are counted by the database's clock: its acceptance, and the last report or change.
 func TestTakeDue_Ages(t *testing.T) {
 	f := setup(t)
 	f.submitted("shop", "r1")
 	f.accept(transaction("other"))
-	_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '1 s', submitted_at = submitted_at - interval '3 h',
+	_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '301 s', submitted_at = submitted_at - interval '3 h',
 		updated_at = now() - interval '2 h', reported_at = CASE WHEN status = 'submitted' THEN now() - interval '1 h' ELSE reported_at END`)
 	require.NoError(t, err)
 	due, err := f.TakeDue(t.Context(), 10, 0)

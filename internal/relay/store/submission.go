@@ -77,7 +77,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 				AS a (id, holder, lease, relayer, url, relayer_id, scope) ORDER BY id
 		), free AS MATERIALIZED (
 			SELECT t.id, t.status, t.digest, t.status = 'queued' AND coalesce(t.forward_deadline < extract(epoch FROM now()), false) AS late,
-				`+avoided("a.scope", "$9")+` AS avoided, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
+				`+avoided("a.scope", "$8")+` AS avoided, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
 			FROM asked a JOIN relay_transactions t ON t.id = a.id
 			WHERE t.status IN ('queued', 'submitting') AND t.held_until <= now() ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
 		), unresolved AS (
@@ -86,7 +86,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 		), begun AS (
 			UPDATE relay_transactions t SET status = 'submitting', status_reason = '', relayer = f.relayer, relayer_url = f.url,
 				relayer_id = f.relayer_id, scope = f.scope, holder = f.holder, held_until = now() + f.lease, attempts = t.attempts + 1,
-				revision = t.revision + 1, updated_at = now(), check_at = now() + $8::interval, checks = 0
+				revision = t.revision + 1, updated_at = now(), check_at = now(), checks = 0
 			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND NOT f.late AND NOT f.avoided AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved))
 			RETURNING t.*
 		), expired AS (
@@ -98,7 +98,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			FROM free f WHERE t.id = f.id AND f.status = 'submitting' RETURNING t.*
 		)`+record+`
 		SELECT holder, true AS fresh, `+columns+` FROM begun UNION ALL SELECT holder, false, `+columns+` FROM resumed`,
-		ids, holders, leases, relayers, urls, relayerIDs, scopes, s.cfg.Stranded, AvoidedFor)
+		ids, holders, leases, relayers, urls, relayerIDs, scopes, AvoidedFor)
 	if err != nil {
 		return nil, fmt.Errorf("begin submissions: %w", err)
 	}
@@ -211,10 +211,10 @@ func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 			UPDATE relay_transactions t SET status = 'submitted', status_reason = '', relayer = a.relayer, relayer_url = a.url,
 				relayer_id = a.relayer_id, scope = a.scope, relayer_tx = a.relayer_tx, tx_hash = a.tx_hash, outstanding = true, holder = NULL,
 				held_until = '-infinity', submitted_at = now(), revision = t.revision + 1, updated_at = now(),
-				check_at = now() + $8::interval, checks = 0
+				check_at = now(), checks = 0
 			FROM asked a JOIN locked USING (id) WHERE t.id = a.id RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE scope = ''))`+record+`SELECT`,
-		ids, relayers, urls, relayerIDs, scopes, txs, hashes, s.cfg.Silent)
+		ids, relayers, urls, relayerIDs, scopes, txs, hashes)
 	queueStoredReports(batch, s, txs)
 	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("store acceptances: %w", err)
@@ -225,30 +225,29 @@ func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 // Requeue returns a transaction to the queue, because its relayer certainly does not have it. Only the leaseholder may; it
 // reports whether it did.
 func (s *Store) Requeue(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
-	return s.end(ctx, id, holder, `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '',
-		check_at = now() + $4::interval`, reason, s.cfg.Stranded)
+	return s.end(ctx, id, holder, `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = ''`, reason)
 }
 
 // Fail makes a transaction failed, because relayers reject it. Only the leaseholder may; it reports whether it did.
 func (s *Store) Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
-	return s.end(ctx, id, holder, `status = 'failed', open = false, check_at = now() + $4::interval`, reason, s.cfg.Stranded)
+	return s.end(ctx, id, holder, `status = 'failed', open = false`, reason)
 }
 
 // Park makes a transaction unknown: its relayer may have it, and no lookup can tell. Only the leaseholder may; it reports
 // whether it did. The call stays unresolved.
 func (s *Store) Park(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
-	return s.end(ctx, id, holder, `status = 'unknown', check_at = now() + $4::interval`, reason, s.cfg.Silent)
+	return s.end(ctx, id, holder, `status = 'unknown'`, reason)
 }
 
 // end ends a submission by the leaseholder.
-func (s *Store) end(ctx context.Context, id, holder uuid.UUID, set, reason string, check time.Duration) (bool, error) {
+func (s *Store) end(ctx context.Context, id, holder uuid.UUID, set, reason string) (bool, error) {
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
-			UPDATE relay_transactions t SET `+set+`, status_reason = $3, holder = NULL, held_until = '-infinity', checks = 0,
+			UPDATE relay_transactions t SET `+set+`, status_reason = $3, holder = NULL, held_until = '-infinity', check_at = now(), checks = 0,
 				revision = revision + 1, updated_at = now()
 			WHERE id = $1 AND holder = $2 AND held_until > now() AND status = 'submitting' RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE status <> 'unknown'))`+record+`
-		SELECT count(*) FROM changed`, id, holder, bounded(reason), check).Scan(&n)
+		SELECT count(*) FROM changed`, id, holder, bounded(reason)).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("end a submission: %w", err)
 	}
