@@ -11,7 +11,7 @@
 //
 // If that relayer does not answer, or is gone, others are asked that can have the transaction: the service's relayer under its
 // new URL, and relayers of the same idempotency scope, which share a database. A relayer that does not answer, or fails after
-// seconds, is asked once a round. For half a minute, a process that no relayer answers leaves transactions to the others. If no
+// seconds, is asked once a round. Each relayer has its own limit of calls, and no other relayer's transactions wait for its answers. For half a minute, a process that no relayer answers leaves transactions to the others. If no
 // relayer answers, the next check comes later, an alert counts what stays silent, and after half an hour the transaction becomes
 // unknown. So does one that its relayer does not have in two checks. The checks go on, and so does the transaction if a relayer
 // has it after all; otherwise an operator ends it.

@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
@@ -22,7 +21,7 @@ import (
 
 // Store is the part of the store that a reconciler calls.
 type Store interface {
-	TakeDue(ctx context.Context, limit int, since time.Duration) ([]store.Due, error)
+	TakeDue(ctx context.Context, limit int, since time.Duration, except []string) ([]store.Due, error)
 	Enqueue(ctx context.Context, ids []uuid.UUID) error
 	Apply(ctx context.Context, reports []relay.Update) ([]store.Applied, error)
 	MatchReports(ctx context.Context) (removed int, err error)
@@ -77,6 +76,7 @@ type Reconciler struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
+	asking  *asking
 	purged  time.Time
 }
 
@@ -92,12 +92,10 @@ func New(cfg Config) *Reconciler {
 	if cfg.Queued == nil {
 		cfg.Queued = func() {}
 	}
-	return &Reconciler{cfg: cfg, log: cfg.Logger.With("component", "reconciler"), metrics: newMetrics(cfg.Registerer)}
+	return &Reconciler{cfg: cfg, log: cfg.Logger.With("component", "reconciler"), metrics: newMetrics(cfg.Registerer), asking: newAsking()}
 }
 
 const (
-	// atOnce is how many transactions are asked for concurrently.
-	atOnce = 16
 	// page is how many silent transactions one round takes from the store at a time.
 	page = 200
 	// purgeInterval and purgePage are how often old transactions are deleted, and how many at a time.
@@ -121,6 +119,7 @@ const (
 func (r *Reconciler) Run(ctx context.Context) error {
 	ticker := time.NewTicker(r.cfg.Interval)
 	defer ticker.Stop()
+	defer r.asking.group.Wait()
 	failing := false
 	for {
 		err := r.round(ctx)
@@ -137,11 +136,12 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+		case <-r.asking.more:
 		}
 	}
 }
 
-// round looks at all transactions that are due now.
+// round looks at the transactions that are due now, but those of relayers that are still being asked for an earlier round.
 func (r *Reconciler) round(ctx context.Context) error {
 	removed, failed := r.cfg.Store.MatchReports(ctx) // its failure must not keep relayers from being asked
 	if removed > 0 {
@@ -153,12 +153,12 @@ func (r *Reconciler) round(ctx context.Context) error {
 		if !r.cfg.Answering() {
 			since = leftToOthers
 		}
-		due, err := r.cfg.Store.TakeDue(ctx, page, since)
+		due, err := r.cfg.Store.TakeDue(ctx, page, since, r.asking.urls())
 		if err == nil {
 			err = r.reconcile(ctx, due, silent)
 		}
-		if err != nil || len(due) < page {
-			return errors.Join(failed, err, r.purge(ctx))
+		if err != nil || len(due) < page || r.asking.full() {
+			return errors.Join(failed, err, r.asking.takeErrors(), r.purge(ctx))
 		}
 	}
 }
@@ -176,7 +176,7 @@ func (r *Reconciler) purge(ctx context.Context) error {
 	return err
 }
 
-// reconcile queues transactions again that no relayer has, and asks the relayers about the others. A relayer that does not
+// reconcile queues transactions again that no relayer has, and begins to ask the relayers about the others. A relayer that does not
 // answer, or fails slowly, is asked nothing more in this round, and is added to silent: the transactions of others would wait for it.
 func (r *Reconciler) reconcile(ctx context.Context, due []store.Due, silent *sync.Map) error {
 	var lost []uuid.UUID
@@ -197,12 +197,8 @@ func (r *Reconciler) reconcile(ctx context.Context, due []store.Due, silent *syn
 		}
 		r.cfg.Queued()
 	}
-	group, asking := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
-	for _, d := range ask {
-		group.Go(func() error { return r.ask(asking, d, silent) })
-	}
-	return group.Wait()
+	r.asking.start(ctx, ask, len(due) == page, func(ctx context.Context, d store.Due) error { return r.ask(ctx, d, silent) })
+	return nil
 }
 
 // ask asks the relayer of a transaction about it, and applies the answer. It fails only if the answer cannot be stored.

@@ -540,8 +540,11 @@ func TestReconcile_RelayerFails_IsAskedNothingMoreUnlessAtOnce(t *testing.T) {
 				}
 				silent := &sync.Map{}
 				begun := time.Now()
-				require.NoError(t, r.reconcile(t.Context(), due, silent))
-				require.NoError(t, r.reconcile(t.Context(), due, silent))
+				for range 2 {
+					require.NoError(t, r.reconcile(t.Context(), due, silent))
+					r.asking.group.Wait()
+					require.NoError(t, r.asking.takeErrors())
+				}
 				calls := relayer.calls.Load()
 				if !c.silent {
 					require.GreaterOrEqual(t, calls, int64(2*transactions)) // one in another scope is asked twice
@@ -552,6 +555,57 @@ func TestReconcile_RelayerFails_IsAskedNothingMoreUnlessAtOnce(t *testing.T) {
 				require.LessOrEqual(t, time.Since(begun), c.after)
 			})
 		})
+	}
+}
+
+// A relayer that answers slowly, and correctly, must delay no transaction of another one, however many of its own are due.
+func TestReconciler_RelayerAnswersSlowly_DelaysNoOther(t *testing.T) {
+	slow := &stopped{began: make(chan struct{}, 10*page), release: make(chan struct{})}
+	w := setup(t, func(c *Config) {
+		witnesses := c.Witnesses
+		c.Witnesses = func(to relay.Route) []Witness {
+			if to.URL == "http://slow" {
+				return []Witness{{slow, "http://slow"}}
+			}
+			return witnesses(to)
+		}
+	})
+	// More than two pages of them are due before those of the other relayer.
+	_, err := w.db.Exec(t.Context(), `INSERT INTO relay_transactions (id, client, request_hash, kind, to_address, value_wei, data, gas_limit, speed, digest,
+			webhook, status, relayer, relayer_url, relayer_id, relayer_tx, outstanding, submitted_at, check_at)
+		SELECT lpad(to_hex(n), 32, '0')::uuid, 'shop', '', 'direct', decode(repeat('00', 20), 'hex'), 0, '', 21000, 'average', '', false,
+			'submitted', 'slow', 'http://slow', 'evm:1', 'slow-' || n, true, now(), '-infinity' FROM generate_series(1, $1::int) n`, 2*page+1)
+	require.NoError(t, err)
+	<-slow.began
+	for range 20 {
+		id, relayerTx := w.submitted()
+		w.relayer.Advance(t, relayerTx, "confirmed")
+		w.confirmedByChecks(id)
+	}
+	require.LessOrEqual(t, len(slow.began), atOnce)
+	close(slow.release)
+	require.Eventually(t, func() bool { return slow.calls.Load() > 2*page }, time.Minute, 10*time.Millisecond, "all of them are asked about at last")
+}
+
+// stopped is a relayer that answers once it is released.
+type stopped struct {
+	Relayer
+	calls   atomic.Int64
+	began   chan struct{}
+	release chan struct{}
+}
+
+func (s *stopped) Get(ctx context.Context, _ upstream.Ref, id string) (upstream.Transaction, error) {
+	s.calls.Add(1)
+	select {
+	case s.began <- struct{}{}:
+	default:
+	}
+	select {
+	case <-s.release:
+		return upstream.Transaction{ID: id, Status: upstream.Sent}, nil
+	case <-ctx.Done():
+		return upstream.Transaction{}, ctx.Err()
 	}
 }
 

@@ -29,17 +29,19 @@ type Due struct {
 }
 
 // TakeDue returns up to limit transactions that nothing was heard of for too long, and postpones their next check. Several
-// reconcilers get different ones. One that leaves them to the others gets only those that have been due for the given time.
+// reconcilers get different ones. One that leaves them to the others gets only those that have been due for the given time. Those at
+// the relayers of the URLs in except are left out.
 //
 // check_at is the time of the last report, change or check. TakeDue alone adds the pause, so that the pauses are settings of the
 // reconcilers, and not of each process that stores a report.
-func (s *Store) TakeDue(ctx context.Context, limit int, since time.Duration) ([]Due, error) {
+func (s *Store) TakeDue(ctx context.Context, limit int, since time.Duration, except []string) ([]Due, error) {
 	rows, err := s.db.Query(ctx, `UPDATE relay_transactions t SET checks = checks + 1, check_at = now()
 		WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions WHERE open AND check_at + 2 ^ LEAST(GREATEST(checks - 1, 0), $4) *
 				(CASE WHEN status IN ('queued', 'submitting') THEN $2::interval ELSE $3::interval END) <= now() - $5::interval
+				AND (status IN ('queued', 'submitting') OR relayer_url <> ALL(coalesce($6::text[], '{}')))
 			ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
 		RETURNING `+columns+`, now() - GREATEST(updated_at, reported_at) AS silence, coalesce(now() - submitted_at, '0') AS at_relayer, withdrawing`,
-		limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings, since)
+		limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings, since, except)
 	if err != nil {
 		return nil, fmt.Errorf("take due transactions: %w", err)
 	}

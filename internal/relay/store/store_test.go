@@ -702,17 +702,17 @@ func TestTakeDue_SilentOnes(t *testing.T) {
 	f := setup(t)
 	silent, final := f.submitted("shop", "r1"), f.submitted("shop", "r2")
 	f.apply(relay.Update{RelayerTx: "r2", Status: relay.Confirmed, Revision: 9})
-	due, err := f.TakeDue(t.Context(), 10, 0)
+	due, err := f.TakeDue(t.Context(), 10, 0, nil)
 	require.NoError(t, err)
 	require.Empty(t, due)
 	_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '61 s'`)
 	require.NoError(t, err)
-	due, err = f.TakeDue(t.Context(), 10, 0)
+	due, err = f.TakeDue(t.Context(), 10, 0, nil)
 	require.NoError(t, err)
 	require.Len(t, due, 1)
 	require.Equal(t, silent.ID, due[0].ID)
 	require.Equal(t, 1, due[0].Checks)
-	again, err := f.TakeDue(t.Context(), 10, 0)
+	again, err := f.TakeDue(t.Context(), 10, 0, nil)
 	require.NoError(t, err)
 	require.Empty(t, again)
 	require.Equal(t, relay.Confirmed, f.read(final.ID).Status)
@@ -729,7 +729,7 @@ func TestTakeDue_ReportStoredByAnotherProcess_UsesTheOwnPause(t *testing.T) {
 	}
 	impatient := New(f.db, Config{Enqueue: queue.EnqueueSQL, Silent: time.Second})
 	due := func(s *Store) int {
-		due, err := s.TakeDue(t.Context(), 10, 0)
+		due, err := s.TakeDue(t.Context(), 10, 0, nil)
 		require.NoError(t, err)
 		return len(due)
 	}
@@ -757,7 +757,7 @@ func TestTakeDue_Ages(t *testing.T) {
 	_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '301 s', submitted_at = submitted_at - interval '3 h',
 		updated_at = now() - interval '2 h', reported_at = CASE WHEN status = 'submitted' THEN now() - interval '1 h' ELSE reported_at END`)
 	require.NoError(t, err)
-	due, err := f.TakeDue(t.Context(), 10, 0)
+	due, err := f.TakeDue(t.Context(), 10, 0, nil)
 	require.NoError(t, err)
 	require.Len(t, due, 2)
 	for _, d := range due {
