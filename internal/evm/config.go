@@ -39,8 +39,14 @@ type Config struct {
 	// MaxHeadAge is how old the newest block may be before an endpoint is reported as stuck. Default 0, which allows
 	// any age, because a chain without traffic may make no blocks.
 	MaxHeadAge time.Duration
-	// BatchSize bounds the calls of one batch, 1 to 1000. Default 100.
+	// BatchSize bounds the calls of one batch, 1 to 1000. Default 100. An endpoint that fails larger batches gets smaller ones.
 	BatchSize int
+	// MaxRPS bounds the calls that an endpoint is sent in any second, each item of a batch counted: one number for each of
+	// Endpoints, or one for all. 0 is no bound, the default. A lower limit is learned from an endpoint's refusals.
+	MaxRPS []int
+	// Beside is a Client of the same Endpoints. Both share the bound of MaxRPS and the learned limits, and this one uses
+	// half of them at most. Default: it shares them with no other.
+	Beside *Client
 	// MaxResponse limits an answer, in bytes. Default 64 MiB.
 	MaxResponse int64
 
@@ -88,6 +94,17 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.BatchSize < 1 || cfg.BatchSize > 1000 {
 		complain("batch size: %d is not 1 to 1000", cfg.BatchSize)
 	}
+	if n := len(cfg.MaxRPS); n > 1 && n != len(cfg.Endpoints) {
+		complain("calls a second: %d numbers for %d endpoints; give one, or one for each", n, len(cfg.Endpoints))
+	}
+	for _, most := range cfg.MaxRPS {
+		if most < 0 {
+			complain("calls a second: %d is negative", most)
+		}
+	}
+	if cfg.Beside != nil && !slices.Equal(cfg.Beside.cfg.Endpoints, cfg.Endpoints) {
+		complain("limits can be shared by clients of the same endpoints only")
+	}
 	cfg.MaxResponse = cmp.Or(cfg.MaxResponse, 64<<20)
 	if cfg.MaxResponse < 0 {
 		complain("maximal response: %d is negative", cfg.MaxResponse)
@@ -107,6 +124,26 @@ func (cfg Config) withDefaults() (Config, error) {
 		}
 	}
 	return cfg, errors.Join(problems...)
+}
+
+// maxRPS returns the bound of an endpoint, 0 for none.
+func (cfg *Config) maxRPS(endpoint int) int {
+	switch len(cfg.MaxRPS) {
+	case 0:
+		return 0
+	case 1:
+		return cfg.MaxRPS[0]
+	default:
+		return cfg.MaxRPS[endpoint]
+	}
+}
+
+// portion returns the part of the limits that the client may use.
+func (cfg *Config) portion() portion {
+	if cfg.Beside != nil {
+		return halfLimit
+	}
+	return wholeLimit
 }
 
 // parseEndpoint parses a URL of one of the schemes. Its errors do not contain the text, because a malformed URL may

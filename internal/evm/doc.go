@@ -21,6 +21,16 @@
 // grows with each consecutive failure. The endpoint is still asked for its other methods, and for this one if no other
 // endpoint is healthy.
 //
+// # Batches and rate limits
+//
+// Providers refuse batches, or large ones, in many forms. A batch that fails as a whole, in any form but a timeout, is
+// followed by one of its calls alone. If that is answered, the others are sent in smaller batches, and the endpoint remembers
+// the size (batch.go). Otherwise the endpoint counts as failing. Larger batches are tried again after growing pauses.
+//
+// Providers count each item of a batch, and answer those that they allow. Answers that came count. The others are sent again
+// at a pace that is learned from the refusals, and bounded by Config.MaxRPS (pace.go). A method that an endpoint has not
+// answered recently does not change its pace: a limit of such a method is about the method.
+//
 // # Consistent reads
 //
 // Two endpoints, or one asked twice, may be at different blocks. Values that are compared are read through a View: one

@@ -24,15 +24,11 @@ const (
 	// A rate-limited endpoint that names no delay is not asked for a pause that doubles between these.
 	minLimitBackoff = time.Second
 	maxLimitBackoff = time.Minute
-	// batchPardon is when batches are tried again on an endpoint that rejected them.
-	batchPardon = 10 * time.Minute
 	// pendingPardon is when an endpoint without pending state is asked for it again. It may have been starting up. A
 	// simulation without pending state reports a failure for calls that depend on a pending transaction.
 	pendingPardon = time.Minute
 	// unsupportedPardon is when an endpoint is asked again for a method, or a form of its parameters, that it did not support.
 	unsupportedPardon = 10 * time.Minute
-	// singles is how many calls run concurrently on an endpoint that accepts no batches.
-	singles = 8
 )
 
 // endpoint is one node, or a provider's front for many, with its recorded state.
@@ -42,6 +38,7 @@ type endpoint struct {
 	cfg   *Config
 	log   *slog.Logger
 	conn  conn
+	pace  *pace
 	wake  chan struct{} // wakes the watcher
 
 	noBlockHash     atomic.Pointer[time.Time] // until then EIP-1898's block parameter is not used
@@ -63,8 +60,7 @@ type endpoint struct {
 	limited  bool      // until comes from a rate limit
 	warned   time.Time // when its failure was last logged
 	reason   string    // of the last failure; empty if it is healthy
-	batchMax int       // maximum calls in a batch
-	refused  time.Time // when it last rejected a batch
+	batches  batchSize
 	methods  map[string]*methodHealth
 	excluded Exclusion // why it must not be used; zero if it may be
 }
@@ -73,13 +69,16 @@ func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
 	id := identity{name: name, redact: redactor(u)}
 	ep := &endpoint{
 		identity: id, index: index, cfg: cfg, log: cfg.Logger.With("component", "chain", "endpoint", name),
-		wake: make(chan struct{}, 1), verifying: make(chan struct{}, 1), batchMax: cfg.BatchSize,
+		wake: make(chan struct{}, 1), verifying: make(chan struct{}, 1), batches: batchSize{size: cfg.BatchSize},
 		methods: map[string]*methodHealth{},
 	}
 	if u.Scheme == "ws" || u.Scheme == "wss" {
 		ep.conn = newWSConn(id, u.String(), cfg.MaxResponse)
 	} else {
 		ep.conn = newHTTPConn(id, u, cfg.MaxResponse)
+	}
+	if ep.pace = newPace(cfg.maxRPS(index)); cfg.Beside != nil {
+		ep.pace = cfg.Beside.endpoints[index].pace
 	}
 	cfg.Metrics.up.WithLabelValues(name) // 0 until it reports its head
 	return ep
@@ -130,134 +129,87 @@ func (ep *endpoint) ask(ctx context.Context, calls []call) ([]answer, error) {
 	if err := ep.verify(ctx); err != nil {
 		return nil, err
 	}
+	return ep.send(ctx, calls, false)
+}
+
+// askPatiently is ask for a caller that can ask no other endpoint instead. A rate limit may pass while it waits.
+func (ep *endpoint) askPatiently(ctx context.Context, calls []call) ([]answer, error) {
+	if err := ep.verify(ctx); err != nil {
+		return nil, err
+	}
 	return ep.send(ctx, calls, true)
 }
 
-// send is ask without verification. Calls are sent in order; with parallel, single calls may overtake each other.
-func (ep *endpoint) send(ctx context.Context, calls []call, parallel bool) ([]answer, error) {
+// send is ask without verification.
+func (ep *endpoint) send(ctx context.Context, calls []call, patient bool) ([]answer, error) {
 	answers := make([]answer, len(calls))
 	for i := range answers {
 		answers[i].err = errMissing
 	}
-	for done := 0; done < len(calls); {
-		n := min(ep.batchLimit(), len(calls)-done)
-		if n == 1 && parallel && len(calls)-done > 1 {
-			return answers, ep.sendSingles(ctx, calls[done:], answers[done:])
-		}
-		got, err := ep.exchange(ctx, calls[done:done+n], n > 1)
-		if e, ok := errors.AsType[*batchRefusedError](err); ok {
-			ep.shrinkBatches(n, e)
-			continue
-		}
-		if err != nil {
-			return answers, err
-		}
-		if first := firstCut(got); first == 0 && n > 1 {
-			ep.shrinkBatches(n, errMissing)
-			continue
-		} else if first > 0 && first < n {
-			// The node stopped in the middle, because the whole answer would have become too long: continue from there.
-			copy(answers[done:], got[:first])
-			done += first
-			continue
-		}
-		copy(answers[done:], got)
-		done += n
-	}
-	return answers, nil
+	q := newQuery(ep, calls, func(i int, a answer) { answers[i] = a })
+	q.patient = q.patient || patient
+	return answers, q.run(ctx)
 }
 
-// firstCut returns the index of the first answer that is missing, or was not given because the batch is too big. It
-// returns -1 if there is none.
-func firstCut(answers []answer) int {
-	for i, a := range answers {
-		if errors.Is(a.err, errMissing) {
-			return i
-		}
-		if e, ok := errors.AsType[*RPCError](a.err); ok && batchTooBig(e) {
-			return i
-		}
+// admit waits until the endpoint's pace allows at least one of n calls, and returns how many may be sent.
+func (ep *endpoint) admit(ctx context.Context, n int) (int, error) {
+	granted, wait, err := ep.pace.take(ctx, n, ep.cfg.portion())
+	switch {
+	case err != nil:
+		return 0, &TransportError{Endpoint: ep.name, Err: err}
+	case granted == 0:
+		return 0, &RateLimitError{Endpoint: ep.name, RetryAfter: wait, Reason: "too many calls wait for their turn"}
 	}
-	return -1
+	return granted, nil
 }
 
-func (ep *endpoint) sendSingles(ctx context.Context, calls []call, answers []answer) error {
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	errs := make([]error, min(singles, len(calls)))
-	for w := range errs {
-		wg.Go(func() {
-			for errs[w] == nil {
-				i := int(next.Add(1)) - 1
-				if i >= len(calls) {
-					return
-				}
-				var got []answer
-				if got, errs[w] = ep.exchange(ctx, calls[i:i+1], false); errs[w] == nil {
-					answers[i] = got[0]
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// slowDown lowers the endpoint's pace because it refused some calls.
+func (ep *endpoint) slowDown(refused int) {
+	limit := ep.pace.refuse(refused)
+	ep.log.Debug("endpoint refused calls because of a rate limit", "calls", refused, "calls_per_second", int(limit))
 }
 
-// exchange sends one request, within the timeout, and records its outcome.
-func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]answer, error) {
+// exchanged is the outcome of a request.
+type exchanged struct {
+	err    error // there are no answers
+	ended  bool  // its time was over, or its caller canceled it
+	counts bool  // the error counts against the endpoint
+}
+
+// exchange sends one request, within the timeout. The caller records its outcome.
+func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]answer, exchanged) {
 	asked := ctx
 	ctx, cancel := context.WithTimeout(ctx, ep.cfg.Timeout)
 	defer cancel()
 	start := time.Now()
 	answers, err := ep.conn.do(ctx, calls, batch)
 	took := time.Since(start)
+	ex := exchanged{err: err}
 	outcome := ""
 	switch {
 	case err == nil:
-		ep.succeeded()
-		ep.recordAnswers(calls, answers)
 	case isBatchRefused(err):
 		outcome = outcomeError
-		ep.succeeded()
 	case isRateLimit(err):
 		outcome = outcomeLimited
-		ep.limit(err)
 	default:
 		outcome = outcomeTransport
-		if ctx.Err() != nil {
+		if ex.ended = ctx.Err() != nil; ex.ended {
 			outcome = outcomeTimeout
 		}
 		// A request that its caller canceled early proves nothing about the endpoint.
-		if asked.Err() == nil || took >= min(ep.cfg.Timeout, time.Second) && !errors.Is(asked.Err(), context.Canceled) {
-			ep.failed(err)
-			ep.methodsFailed(calls, err)
-		}
+		ex.counts = asked.Err() == nil || took >= min(ep.cfg.Timeout, time.Second) && !errors.Is(asked.Err(), context.Canceled)
 	}
 	ep.cfg.Metrics.count(ep.name, calls, answers, took, outcome)
-	return answers, err
+	return answers, ex
 }
 
-func (ep *endpoint) batchLimit() int {
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
-	if ep.batchMax < ep.cfg.BatchSize && time.Since(ep.refused) > batchPardon {
-		ep.batchMax = ep.cfg.BatchSize
+// record records that a request got no answer.
+func (ep *endpoint) record(calls []call, ex exchanged) {
+	if ex.counts {
+		ep.failed(ex.err)
+		ep.methodsFailed(calls, ex.err)
 	}
-	return ep.batchMax
-}
-
-// shrinkBatches records that a batch of n was rejected.
-func (ep *endpoint) shrinkBatches(n int, why error) {
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
-	ep.batchMax = min(ep.batchMax, max(1, n/4))
-	ep.refused = time.Now()
-	ep.log.Debug("batch refused", "calls", n, "next", ep.batchMax, "err", why)
 }
 
 func (ep *endpoint) succeeded() {
@@ -398,7 +350,7 @@ func (ep *endpoint) isVerified() bool {
 // identify reads the endpoint's chain id and first block, with further calls in the same batch if given. It returns the
 // answers from the one about the first block on.
 func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error) {
-	answers, err := ep.send(ctx, append([]call{{method: "eth_chainId"}, genesisBlock()}, more...), true)
+	answers, err := ep.send(ctx, append([]call{{method: "eth_chainId"}, genesisBlock()}, more...), false)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package evm
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,6 +19,7 @@ type methodHealth struct {
 	limited  bool      // the endpoint is rate-limited: it is not asked until then
 	reason   string    // of the last failure
 	logged   time.Time // when the log last reported a failure
+	answered time.Time // when the endpoint last answered it
 }
 
 // IsNoAnswer reports whether an error is an endpoint's failure to answer. Such an error carries no information about
@@ -42,49 +44,49 @@ func tracked(key string) bool {
 	return methodLabels[method]
 }
 
-// recordAnswers decodes the results, marks the errors among the answers that are faults of the endpoint, and records the
-// health of each method.
+// answeredFor is how long an answer shows that a rate limit of the method is about the number of calls.
+const answeredFor = time.Minute
+
+// answeredRecently reports whether the endpoint has answered one of the methods in the last minute.
+func (ep *endpoint) answeredRecently(methods []string) bool {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return slices.ContainsFunc(methods, func(method string) bool {
+		m := ep.methods[method]
+		return m != nil && !m.answered.IsZero() && time.Since(m.answered) < answeredFor
+	})
+}
+
+// judge decodes the result of a call. It marks an error that is a fault of the endpoint.
+func (ep *endpoint) judge(c call, a answer) answer {
+	if a.err == nil && c.decode != nil {
+		if err := c.decode(a.result); err != nil {
+			a.err = ep.transportError(true, fmt.Errorf("result of %s: %w", c.method, err))
+		}
+	} else if e, ok := errors.AsType[*RPCError](a.err); ok && (rateLimited(e) || !c.isAnswer(e)) {
+		e.Fault = true
+	}
+	return a
+}
+
+// recordAnswers records the health of each method by answers that were judged.
 func (ep *endpoint) recordAnswers(calls []call, answers []answer) {
 	var failed, well map[string]error
-	fails := func(method string, err error) {
-		if failed == nil {
-			failed = map[string]error{}
+	for i, a := range answers {
+		into := &well
+		if IsNoAnswer(a.err) {
+			into = &failed
 		}
-		failed[method] = err
-	}
-	for i := range answers {
-		a, method := &answers[i], calls[i].key()
-		if a.err == nil && calls[i].decode != nil {
-			if err := calls[i].decode(a.result); err != nil {
-				a.err = ep.transportError(true, fmt.Errorf("result of %s: %w", calls[i].method, err))
-				fails(method, a.err)
-				continue
-			}
+		if *into == nil {
+			*into = map[string]error{}
 		}
-		if errors.Is(a.err, errMissing) {
-			continue
-		}
-		e, ok := errors.AsType[*RPCError](a.err)
-		if ok && batchTooBig(e) {
-			continue
-		}
-		if ok && !calls[i].isAnswer(e) {
-			e.Fault = true
-			fails(method, e)
-			continue
-		}
-		if well == nil {
-			well = map[string]error{}
-		}
-		well[method] = nil
+		(*into)[calls[i].key()] = a.err
 	}
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	for method, err := range failed {
-		ep.methodFailed(method, reasonOf(err), false)
-	}
-	if len(ep.methods) == 0 {
-		return
+		e, ok := errors.AsType[*RPCError](err)
+		ep.methodFailed(method, reasonOf(err), ok && rateLimited(e))
 	}
 	for method := range well {
 		if failed[method] == nil {
@@ -108,11 +110,7 @@ func (ep *endpoint) methodFailed(method, reason string, limited bool) {
 	if !tracked(method) {
 		return
 	}
-	m := ep.methods[method]
-	if m == nil {
-		m = new(methodHealth)
-		ep.methods[method] = m
-	}
+	m := ep.method(method)
 	now := time.Now()
 	m.reason = reason
 	if now.Before(m.until) && m.limited == limited {
@@ -133,10 +131,23 @@ func (ep *endpoint) methodFailed(method, reason string, limited bool) {
 	}
 }
 
+// method returns the health of a tracked method. ep.mu is held.
+func (ep *endpoint) method(method string) *methodHealth {
+	m := ep.methods[method]
+	if m == nil {
+		m = new(methodHealth)
+		ep.methods[method] = m
+	}
+	return m
+}
+
 // methodAnswers records that the endpoint answers the method. ep.mu is held.
 func (ep *endpoint) methodAnswers(method string) {
-	m := ep.methods[method]
-	if m == nil || m.failures == 0 {
+	if !tracked(method) {
+		return
+	}
+	m := ep.method(method)
+	if m.answered = time.Now(); m.failures == 0 {
 		return
 	}
 	// The entry is kept, to limit how often a method that fails and recovers is logged.

@@ -114,7 +114,7 @@ func (v *View) receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, 
 			return err
 		}}
 	}
-	answers, err := v.ep.ask(ctx, calls)
+	answers, err := v.ep.askPatiently(ctx, calls)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (v *View) blockReceipts(ctx context.Context, block common.Hash) ([]Receipt,
 const blockReceiptsMethod = "eth_getBlockReceipts"
 
 func (v *View) wholeBlockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
-	answers, err := v.ep.ask(ctx, []call{{
+	answers, err := v.ep.askPatiently(ctx, []call{{
 		method: blockReceiptsMethod, params: []any{map[string]any{"blockHash": block}}, answers: anyError,
 	}})
 	if err != nil {
@@ -196,7 +196,7 @@ func (v *View) wholeBlockReceipts(ctx context.Context, block common.Hash) ([]Rec
 }
 
 func (v *View) receiptsOneByOne(ctx context.Context, block common.Hash) ([]Receipt, error) {
-	answers, err := v.ep.ask(ctx, []call{blockByHash(block)})
+	answers, err := v.ep.askPatiently(ctx, []call{blockByHash(block)})
 	if err != nil {
 		return nil, err
 	}

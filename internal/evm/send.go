@@ -71,7 +71,7 @@ func (c *Client) send(ctx context.Context, txs []Raw, all bool) []Result {
 			break
 		}
 		attempt, cancel := share(ctx, len(eps)-i)
-		ep.broadcast(attempt, txs, left, t)
+		ep.broadcast(attempt, txs, left, t, false)
 		cancel()
 	}
 	return t.results
@@ -91,7 +91,7 @@ func (c *Client) sendAll(ctx context.Context, eps []*endpoint, txs []Raw, t *res
 		wg.Add(1)
 		c.background.Go(func() {
 			defer wg.Done()
-			ep.broadcast(detached, txs, every, t)
+			ep.broadcast(detached, txs, every, t, true)
 		})
 	}
 	finished := make(chan struct{})
@@ -109,50 +109,37 @@ func (c *Client) sendAll(ctx context.Context, eps []*endpoint, txs []Raw, t *res
 	return t.snapshot(ctx.Err())
 }
 
-// broadcast sends some of the transactions to the endpoint and adds its answers to t.
-func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *results) {
+// broadcast sends some of the transactions to the endpoint, in order, and adds its answers to t. With patient, it waits for a
+// rate limit to pass.
+func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *results, patient bool) {
+	calls := make([]call, len(which))
+	for i, k := range which {
+		calls[i] = call{method: sendMethod, params: []any{hexutil.Bytes(txs[k].Bytes)}, answers: answersSend}
+	}
+	var q *query
+	q = newQuery(ep, calls, func(i int, a answer) {
+		result := ep.result(a, txs[which[i]].Hash)
+		if q.doubt[i] { // a refusal of the second attempt does not mean that the endpoint did not take the first
+			result = combine(Result{Outcome: Unknown, Endpoint: ep.name, Err: result.Err}, result)
+		}
+		t.add(which[i], result)
+	})
+	q.ordered, q.patient = true, q.patient || patient
 	err := ep.verify(ctx)
-	for len(which) > 0 && err == nil {
-		n := min(ep.batchLimit(), len(which))
-		chunk := which[:n]
-		calls := make([]call, n)
-		for i, k := range chunk {
-			calls[i] = call{method: sendMethod, params: []any{hexutil.Bytes(txs[k].Bytes)}, answers: answersSend}
-		}
-		var answers []answer
-		answers, err = ep.exchange(ctx, calls, n > 1)
-		if e, ok := errors.AsType[*batchRefusedError](err); ok {
-			// Sending the same bytes again is harmless if the endpoint has read any.
-			ep.shrinkBatches(n, e)
-			err = nil
-			continue
-		}
-		if err != nil {
-			for _, k := range chunk {
-				t.add(k, Result{Outcome: Classify(err), Endpoint: ep.name, Err: err})
-			}
-			which = which[n:]
-			break
-		}
-		if first := firstCut(answers); first >= 0 && n > 1 {
-			if first == 0 {
-				ep.shrinkBatches(n, errMissing)
-			}
-			answers = answers[:first]
-		}
-		for i, a := range answers {
-			t.add(chunk[i], ep.result(a, txs[chunk[i]].Hash))
-		}
-		which = which[len(answers):]
+	if err == nil {
+		err = q.run(ctx)
 	}
 	// The transactions after a failed request were not sent to this endpoint, because they are sent in order or not at
 	// all.
-	for _, k := range which {
+	for _, i := range q.left {
 		outcome := NotSent
-		if isRateLimit(err) {
+		switch {
+		case q.doubt[i]:
+			outcome = Unknown
+		case isRateLimit(err):
 			outcome = RateLimited
 		}
-		t.add(k, Result{Outcome: outcome, Endpoint: ep.name, Err: err})
+		t.add(which[i], Result{Outcome: outcome, Endpoint: ep.name, Err: err})
 	}
 }
 

@@ -37,7 +37,7 @@ func (v *View) Transactions(ctx context.Context, hashes []common.Hash) ([]Presen
 			return err
 		}}
 	}
-	answers, err := v.ep.ask(ctx, calls)
+	answers, err := v.ep.askPatiently(ctx, calls)
 	if err != nil {
 		return nil, fmt.Errorf("look for transactions: %w", err)
 	}
@@ -140,7 +140,7 @@ func (v *View) findNonce(ctx context.Context, addr common.Address, nonce, low ui
 			// A healthy node need not keep the state of an old block.
 			calls[i] = call{method: "eth_getTransactionCount", params: []any{addr, hexutil.Uint64(n)}, answers: anyError}
 		}
-		answers, err := v.ep.ask(ctx, calls)
+		answers, err := v.ep.askPatiently(ctx, calls)
 		if err != nil {
 			return Used{}, err
 		}

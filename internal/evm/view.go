@@ -167,7 +167,7 @@ func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer
 	var answers []answer
 	if len(calls) > 0 {
 		var err error
-		if answers, err = v.ep.ask(ctx, calls); err != nil {
+		if answers, err = v.ep.askPatiently(ctx, calls); err != nil {
 			return nil, err
 		}
 		for _, a := range answers {
@@ -179,7 +179,7 @@ func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer
 	if len(check) == 0 {
 		return answers, nil
 	}
-	last, err := v.ep.ask(ctx, []call{blockByNumber(v.h.Number)})
+	last, err := v.ep.askPatiently(ctx, []call{blockByNumber(v.h.Number)})
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +275,7 @@ func (v *View) counts(ctx context.Context, addrs []common.Address, block any, an
 			decode: func(result []byte) (err error) { counts[i], err = parseUint(result); return err },
 		}
 	}
-	answers, err := v.ep.ask(ctx, calls)
+	answers, err := v.ep.askPatiently(ctx, calls)
 	if err != nil {
 		return nil, fmt.Errorf("count transactions: %w", err)
 	}
@@ -293,7 +293,7 @@ func (v *View) counts(ctx context.Context, addrs []common.Address, block any, an
 func (v *View) Tagged(ctx context.Context, tag string) (Header, error) {
 	tagged := blockByTag(tag)
 	tagged.decode = checkHeader
-	answers, err := v.ep.ask(ctx, []call{tagged})
+	answers, err := v.ep.askPatiently(ctx, []call{tagged})
 	if err != nil {
 		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
 	}
