@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/big"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -85,6 +86,7 @@ type chainFlags struct {
 	BroadcastAll  bool          `env:"RELAYER_BROADCAST_ALL" help:"Send new transactions to all nodes, not to the first that accepts them. All nodes get fee bumps and what is sent again."`
 	PollInterval  time.Duration `env:"RELAYER_POLL_INTERVAL" default:"1s" min:"50ms" max:"1m" help:"How often a node without subscription is asked for a new block."`
 	Timeout       time.Duration `name:"rpc-timeout" env:"RELAYER_RPC_TIMEOUT" default:"5s" min:"100ms" max:"1m" help:"Time a node has for an answer."`
+	MaxRPS        []int         `name:"rpc-max-rps" env:"RELAYER_RPC_MAX_RPS,RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second, each item of a batch counted: a number for each node, in their order, or one for all. 0, the default, for any; a lower limit is learned from a node's refusals."`
 	MaxHeadAge    time.Duration `env:"RELAYER_MAX_HEAD_AGE" default:"10m" min:"0s" help:"Age of the newest block above which a node counts as stuck; 0 for any, as on a chain that makes blocks only when there is something in them."`
 	Confirmations uint64        `env:"RELAYER_CONFIRMATIONS" default:"12" min:"1" max:"10000" help:"Blocks, its own included, that make a transaction final."`
 	Finality      string        `env:"RELAYER_FINALITY" enum:"depth,safe,finalized" default:"depth" help:"What else makes a transaction final: depth is nothing else; safe and finalized are a node's tags, which its block has to have reached, too. Where nodes lack the tag nothing becomes final."`
@@ -173,6 +175,14 @@ func (c *chainFlags) check(p *config.Problems) {
 		p.Addf(&c.RPCURLs, "give a node's URL, such as http://127.0.0.1:8545", "is missing")
 		return
 	}
+	if n := len(c.MaxRPS); n > 1 && n != len(c.RPCURLs) {
+		p.Addf(&c.MaxRPS, "give one number, or one for each node", "has %d numbers for %d nodes", n, len(c.RPCURLs))
+		return
+	}
+	if slices.ContainsFunc(c.MaxRPS, func(n int) bool { return n < 0 }) {
+		p.Addf(&c.MaxRPS, "give the calls that the provider allows in a second, or 0 for any", "is negative")
+		return
+	}
 	cfg := c.config()
 	cfg.ChainID = max(c.ID, 1) // that none is given has been said
 	if client, err := evm.Open(cfg); err != nil {
@@ -185,7 +195,7 @@ func (c *chainFlags) check(p *config.Problems) {
 func (c *chainFlags) config() evm.Config {
 	return evm.Config{
 		ChainID: c.ID, Endpoints: c.RPCURLs, Subscribe: c.SubscribeURL, Timeout: c.Timeout, PollInterval: c.PollInterval,
-		BroadcastAll: c.BroadcastAll, MaxHeadAge: c.MaxHeadAge,
+		BroadcastAll: c.BroadcastAll, MaxHeadAge: c.MaxHeadAge, MaxRPS: c.MaxRPS,
 	}
 }
 

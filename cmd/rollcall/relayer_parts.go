@@ -66,7 +66,7 @@ func (p *relayerParts) openDatabase(ctx context.Context, waiting func(error)) (e
 }
 
 // openNodes opens two clients of the nodes. Callers' own calls use separate connections, because a slow or huge answer must
-// not count against a node through which transactions are sent.
+// not count against a node through which transactions are sent. They use half of the calls that a node allows at most.
 func (p *relayerParts) openNodes() (err error) {
 	nodes := p.Chain.config()
 	nodes.Logger, nodes.Metrics = p.log, evm.NewMetrics(p.reg)
@@ -75,6 +75,7 @@ func (p *relayerParts) openNodes() (err error) {
 	}
 	calls := p.Chain.config()
 	calls.Logger, calls.Metrics, calls.MaxResponse, calls.MaxHeadAge = p.log, nodes.Metrics, 4<<20, 0
+	calls.Beside = p.client
 	p.passthrough, err = evm.Open(calls)
 	return err
 }

@@ -298,3 +298,18 @@ func TestRelayer_SeveralInvalidSettings_AreReportedTogether(t *testing.T) {
 	showsNothing(t, stderr.String(), os.Getenv("RELAYER_PRIVATE_KEY_0"))
 	require.NotContains(t, stderr.String(), `"level"`, "nothing was started")
 }
+
+func TestRelayerSettings_MaxRPS_OneOrOneForEachNode(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "25": "", "25,0": "",
+		"1,2,3": "has 3 numbers for 2 nodes", "-1": "is negative", "many": "is not valid",
+	} {
+		env := relayerSettings(t, map[string]string{"RELAYER_RPC_URLS": "http://127.0.0.1:1,http://127.0.0.1:2", "RPC_MAX_RPS": text})
+		_, err := parseCommand(t, env, "relayer")
+		if want == "" {
+			require.NoError(t, err, text)
+			continue
+		}
+		require.ErrorContains(t, err, want, text)
+	}
+}
