@@ -5,10 +5,10 @@
 // ago, like a provider that lags. [Proxy.SetDown] makes the endpoint unreachable. All of these may change at any time;
 // running calls keep the rules that they started with.
 //
-// Faults of the connection (Status, Cut, Lose, Hang, Garble, Truncate) strike the whole batch if they strike one of its
-// items. If they strike before the node (Status, Cut), it receives nothing of the batch.
+// Faults of the connection (Status, Reject, Cut, Lose, Hang, Garble, Truncate) strike the whole batch if they strike one of
+// its items. If they strike before the node (Status, Reject, Cut), it receives nothing of the batch.
 //
-// On a websocket a Status is an error answer, Cut and Lose end the connection, and notifications are calls of the
+// On a websocket a Status and a Reject are error answers, Cut and Lose end the connection, and notifications are calls of the
 // method eth_subscription, of which Omit drops one.
 //
 // Without rules and lag, bytes are forwarded unchanged.

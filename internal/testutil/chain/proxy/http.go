@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -103,7 +104,7 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 		after   Kind // fault of the whole answer
 	)
 	for _, c := range calls {
-		v := p.selectFault(c)
+		v := p.selectFault(c, len(calls))
 		delay += v.delay
 		switch v.fault.Kind {
 		case Status:
@@ -115,7 +116,13 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 		case Cut:
 			reset(w)
 			return
-		case Refuse, Answer:
+		case Reject:
+			whole := &message{Version: "2.0", ID: json.RawMessage("null")}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(orDefault(v.fault.Status, http.StatusOK))
+			_, _ = w.Write(encode([]*message{whole.refusal(v.fault)}, false))
+			return
+		case Refuse, Answer, Forget:
 			refused = append(refused, c.refusal(v.fault))
 			continue
 		case Omit:

@@ -44,8 +44,11 @@ func encode(messages []*message, batch bool) []byte {
 	return b
 }
 
-// refusal returns an error answer to a call, or the result of an Answer.
+// refusal returns an error answer to a call, or the result of an Answer or a Forget.
 func (m *message) refusal(f Fault) *message {
+	if tx := (Call{Method: m.Method, Params: m.Params}).Tx(); f.Kind == Forget && tx != nil {
+		return &message{Version: "2.0", ID: m.ID, Result: json.RawMessage(`"` + tx.Hash().Hex() + `"`)}
+	}
 	if f.Kind == Answer {
 		return &message{Version: "2.0", ID: m.ID, Result: json.RawMessage(f.Result)}
 	}

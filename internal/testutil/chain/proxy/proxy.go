@@ -175,8 +175,8 @@ func (p *Proxy) lagging() uint64 {
 	return p.lag.Load()
 }
 
-// selectFault returns the fault and the delay of a call.
-func (p *Proxy) selectFault(m *message) (v verdict) {
+// selectFault returns the fault and the delay of a call in a request of some.
+func (p *Proxy) selectFault(m *message, batch int) (v verdict) {
 	on := p.on.Load()
 	for _, a := range *p.rules.Load() {
 		if !on && !a.Permanent {
@@ -185,7 +185,7 @@ func (p *Proxy) selectFault(m *message) (v verdict) {
 		if v.fault.Kind != 0 && a.Fault.Kind != Delay {
 			continue
 		}
-		if !a.strikes(Call{Method: m.Method, Params: m.Params}, p.chance) {
+		if !a.strikes(Call{Method: m.Method, Params: m.Params, Batch: batch}, p.chance) {
 			continue
 		}
 		if a.Fault.Kind == Delay {

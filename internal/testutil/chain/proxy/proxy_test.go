@@ -129,6 +129,9 @@ func TestFault_EachKind_ErrorAndEffect(t *testing.T) {
 		"truncate":         {proxy.Fault{Kind: proxy.Truncate}, "unexpected EOF", "", true},
 		"delay":            {proxy.Fault{Kind: proxy.Delay, Delay: 20 * time.Millisecond}, "ok", "ok", true},
 		"answer":           {proxy.Fault{Kind: proxy.Answer, Result: `"0x12"`}, "ok", "ok", false},
+		"reject":           {proxy.Fault{Kind: proxy.Reject, Code: 31, Message: "not on your plan"}, "not on your plan", "not on your plan", false},
+		"reject by status": {proxy.Fault{Kind: proxy.Reject, Status: 500}, "500", "refused", false},
+		"forget":           {proxy.Fault{Kind: proxy.Forget}, "ok", "ok", false},
 		"a delay too long": {proxy.Fault{Kind: proxy.Delay, Delay: 5 * time.Second}, hangs, hangs, true},
 	} {
 		for kind, says := range map[string]string{"http": test.http, "ws": test.ws} {
@@ -211,6 +214,42 @@ func TestBatch_EachCallIsHandledSeparately(t *testing.T) {
 	require.NoError(t, batch[2].Error)
 	require.ErrorIs(t, batch[3].Error, rpc.ErrMissingBatchResponse)
 	require.Equal(t, map[string]uint64{"that one": 1, "no answer": 1}, s.Injected())
+}
+
+// A provider that refuses large batches answers one error, and one that counts calls refuses those beyond its limit.
+func TestBatch_ProvidersLimits(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ask := func(n int) (answered int, err error) {
+		batch := make([]rpc.BatchElem, n)
+		for i := range batch {
+			batch[i] = rpc.BatchElem{Method: "eth_chainId", Result: new(hexutil.Uint64)}
+		}
+		err = s.http.Client().BatchCallContext(t.Context(), batch)
+		for _, b := range batch {
+			if err == nil && b.Error == nil {
+				answered++
+			} else if err == nil {
+				require.ErrorContains(t, b.Error, "too many calls")
+			}
+		}
+		return answered, err
+	}
+	s.SetRules(proxy.Rule{Name: "batches", When: proxy.Larger(3), Fault: proxy.Fault{Kind: proxy.Reject, Status: 500, Code: 31, Message: "no"}})
+	answered, err := ask(3)
+	require.NoError(t, err)
+	require.Equal(t, 3, answered)
+	_, err = ask(4)
+	require.ErrorContains(t, err, "500")
+
+	s.SetRules(proxy.Rule{Name: "calls", When: proxy.Beyond(5), Fault: proxy.Fault{Kind: proxy.Refuse, Code: 429, Message: "too many calls"}})
+	began := time.Now().Unix()
+	for range 3 {
+		answered, err = ask(16)
+		require.NoError(t, err)
+		require.LessOrEqual(t, answered, 5*int(time.Now().Unix()-began+1))
+	}
+	require.Positive(t, s.Injected()["calls"])
 }
 
 func TestRules_ScriptLimitAndProbability(t *testing.T) {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"encoding/json"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 type Call struct {
 	Method string
 	Params json.RawMessage
+	// Batch is the number of calls in the request.
+	Batch int
 	// N is how many calls this rule's methods have matched, including this one: for scripts.
 	N uint64
 }
@@ -58,15 +61,21 @@ const (
 	Answer
 	// Change forwards the call with the result of the fault's Params, and answers with the result of its Alter.
 	Change
+	// Reject answers the whole request with one error, and the node receives nothing.
+	Reject
+	// Forget answers an eth_sendRawTransaction as if it was accepted, and the node receives nothing.
+	Forget
 )
 
 // Fault is the fault of a call.
 type Fault struct {
 	Kind Kind
-	// Code is the error code of a Refuse, -32000 by default, or the HTTP status.
+	// Code is the error code of a Refuse or a Reject, -32000 by default, or the HTTP status of a Status.
 	Code int
-	// Message is the error message of a Refuse; "refused" by default.
+	// Message is the error message of a Refuse or a Reject; "refused" by default.
 	Message string
+	// Status is the HTTP status of a Reject; 200 by default.
+	Status int
 	// Result is the JSON of an Answer.
 	Result string
 	// Params and Alter return the changed parameters and result of a Change; nil leaves them unchanged.
@@ -104,6 +113,28 @@ func Sends(match func(*types.Transaction) bool) func(Call) bool {
 	return func(c Call) bool {
 		tx := c.Tx()
 		return tx != nil && match(tx)
+	}
+}
+
+// Larger returns a When for providers that limit batches: it selects the calls of batches with more than n.
+func Larger(n int) func(Call) bool { return func(c Call) bool { return c.Batch > n } }
+
+// Beyond returns a When for providers that limit calls: it selects those after the first n in each second of the clock.
+func Beyond(n int) func(Call) bool {
+	var mu sync.Mutex
+	var second int64
+	var allowed int
+	return func(Call) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if now := time.Now().Unix(); now != second {
+			second, allowed = now, 0
+		}
+		if allowed == n {
+			return true
+		}
+		allowed++
+		return false
 	}
 }
 

@@ -102,13 +102,13 @@ func (c *pipe) question(body []byte, wg *sync.WaitGroup) {
 	var onward, refused []*message
 	var whole verdict
 	for _, m := range calls {
-		v := c.p.selectFault(m)
+		v := c.p.selectFault(m, len(calls))
 		whole.delay += v.delay
 		switch v.fault.Kind {
 		case Cut:
 			c.cut()
 			return
-		case Refuse, Status, Answer:
+		case Refuse, Status, Answer, Reject, Forget:
 			refused = append(refused, m.refusal(v.fault))
 			continue
 		case 0:
@@ -186,7 +186,7 @@ func (c *pipe) answer(body []byte, wg *sync.WaitGroup) {
 // fate returns the fault of an answer or a notification. It lags a notification if that is due.
 func (c *pipe) fate(m *message, whole *verdict) Kind {
 	if m.Method != "" { // a notification
-		v := c.p.selectFault(m)
+		v := c.p.selectFault(m, 1)
 		whole.delay += v.delay
 		if lag := c.p.lagging(); lag > 0 {
 			c.p.lagHead(m, lag)
