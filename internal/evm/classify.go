@@ -1,6 +1,10 @@
 package evm
 
-import "strings"
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
 
 // Nodes report errors as text, each client in its own words. All texts that any code depends on are in this file, with
 // their sources.
@@ -16,13 +20,22 @@ type row[T any] struct {
 }
 
 func match[T any](rows []row[T], e *RPCError, otherwise T) T {
-	text := strings.ToLower(e.Message)
+	text := strings.ToLower(words(e))
 	for _, r := range rows {
 		if r.text != "" && strings.Contains(text, r.text) || r.text == "" && e.Code == r.code {
 			return r.means
 		}
 	}
 	return otherwise
+}
+
+// words returns the text of an error. Besu, Conflux and Parity give a general message, and the cause as text in the data.
+func words(e *RPCError) string {
+	var cause string
+	if json.Unmarshal(e.Data, &cause) != nil || strings.HasPrefix(cause, "0x") {
+		return e.Message
+	}
+	return e.Message + " " + cause
 }
 
 // Sources.
@@ -47,27 +60,122 @@ const (
 	reth     = "paradigmxyz/reth crates/rpc/rpc-eth-types/src/error/mod.rs"
 	proxyd   = "ethereum-optimism/infra proxyd/backend.go"
 	arbitrum = "smartcontractkit/chainlink core/chains/evm/client/errors.go, of the Arbitrum sequencer"
+
+	anvil     = "foundry-rs/foundry crates/anvil/src/eth/error.rs"
+	celo      = "smartcontractkit/chainlink-evm pkg/client/errors.go, of Celo"
+	conflux   = "Conflux-Chain/conflux-documentation docs/core/build/json-rpc/rpc-behaviour/cfx_sendTransaction-errors.md"
+	cosmos    = "cosmos/cosmos-sdk types/errors/errors.go"
+	ethermint = "evmos/ethermint x/evm/keeper/utils.go and app/ante"
+	filecoin  = "filecoin-project/lotus chain/messagepool/messagepool.go"
+	frontier  = "polkadot-evm/frontier client/rpc/src/eth/format.rs, for Moonbeam and Astar; before, the pool's own words"
+	ganache   = "trufflesuite/ganache, and ethereumjs/ethereumjs-monorepo packages/vm/src/runTx.ts"
+	hardhat   = "NomicFoundation/edr crates/edr_provider/src/error.rs and crates/edr_mem_pool; before, hardhat-core's node.ts"
+	harmony   = "harmony-one/harmony core/tx_pool.go"
+	hedera    = "hiero-ledger/hiero-json-rpc-relay packages/relay/src/lib/errors/JsonRpcError.ts, and Hedera's ResponseCodeEnum"
+	kaia      = "kaiachain/kaia blockchain/error.go"
+	monad     = "category-labs/monad-bft monad-eth-txpool-types/src/lib.rs"
+	parity    = "openethereum/openethereum crates/rpc/src/v1/helpers/errors.rs"
+	polyEdge  = "0xPolygon/polygon-edge state/executor.go"
+	revm      = "bluealloy/revm crates/context/interface/src/result.rs"
+	rootstock = "rsksmart/rskj rskj-core/src/main/java/co/rsk/core/bc/TransactionPoolImpl.java"
+	sei       = "smartcontractkit/chainlink-evm pkg/client/errors.go, of Sei"
+	tron      = "tronprotocol/java-tron actuator/src/main/java/org/tron/core"
+	zkEVM     = "smartcontractkit/chainlink-evm pkg/client/errors.go, of Polygon zkEVM and X Layer"
+	zkSync    = "matter-labs/zksync-era core/node/api_server/src/tx_sender/result.rs"
 )
 
+// revertRows are the errors of an execution that reverted. The contract's own text may follow these, so they come before all
+// other rows.
+var revertRows = []row[bool]{
+	// geth, Nethermind, Besu, Erigon, Reth, Anvil, zkSync, Hedera: execution reverted; Hardhat, Ganache, Moonbeam: VM Exception
+	// while processing transaction: reverted with …, revert …; Hardhat: Transaction reverted …; Parity, Nethermind: VM execution
+	// error. Reverted …; Tron: REVERT opcode executed; Hedera: CONTRACT_REVERT_EXECUTED.
+	{text: "revert", means: true, source: gethVM},
+}
+
+// minedRows are the errors of development nodes that mine a transaction at once and report the failure of its execution
+// as the failure of the send.
+var minedRows = []row[bool]{
+	{text: "vm exception while processing transaction: revert", means: true, source: hardhat}, // also Ganache
+	{text: "vm exception while processing transaction: invalid opcode", means: true, source: hardhat},
+	{text: "vm exception while processing transaction: out of gas", means: true, source: hardhat},
+	{text: "transaction reverted", means: true, source: hardhat}, // … without a reason string, …: function call to a non-contract account
+	{text: "transaction ran out of gas", means: true, source: hardhat},
+}
+
+// fundsTexts are the words for a key that cannot pay, in any method, with their sources.
+var fundsTexts = []struct{ text, source string }{
+	// Also Nethermind, Erigon, Reth, Anvil, Arbitrum, Optimism, Mantle, Celo, zkSync, Kaia, Moonbeam, Parity, Hedera, Rootstock,
+	// Avalanche, Fantom, Polygon, Cosmos.
+	{"insufficient funds", gethCore},
+	{"insufficientfunds", netherOld},
+	{"insufficient balance", gethVM}, // … for transfer; also zkSync; Parity: … for transaction; Monad: Signer had …
+	{"upfront cost exceeds account balance", besu},
+	{"exceeds transaction sender account balance", "hyperledger/besu ethereum/core/src/main/java/org/hyperledger/besu/ethereum/mainnet/MainnetTransactionValidator.java"},
+	{"not enough funds", arbitrum}, // … for gas; also Filecoin; Polygon Edge: … to cover gas costs
+	{"not enough balance to cover", zkSync},
+	{"doesn't have enough funds", hardhat}, // Sender … to send tx; also Ganache
+	{"lack of funds", revm},
+	{"would cause overdraft", "ethereum/go-ethereum core/txpool/legacypool/legacypool.go, from 1.11 to 1.12; BNB Smart Chain"},
+	{"insufficient_payer_balance", hedera},
+	{"insufficient_account_balance", hedera},
+	{"sender balance < tx cost", ethermint},
+	{"invalidtransaction::payment", frontier},
+	{"out of balance", conflux}, // … is discarded due to …
+	{"balance is not sufficient", tron},
+	{"account resource insufficient", tron},
+	{"err_out_of_fund", "aurora-is-near/aurora-engine engine/src/engine.rs"},
+}
+
+// fundsRows returns a row for each of fundsTexts.
+func fundsRows[T any](means T) []row[T] {
+	rows := make([]row[T], len(fundsTexts))
+	for i, f := range fundsTexts {
+		rows[i] = row[T]{text: f.text, means: means, source: f.source}
+	}
+	return rows
+}
+
 // sendRows are the errors of eth_sendRawTransaction. Where clients share geth's text, only geth is named.
-var sendRows = []row[Outcome]{
-	// Comes before "known transaction" below, which it contains.
+var sendRows = slices.Concat([]row[Outcome]{
+	// These come before rows below that they contain.
+	{text: "execution reverted", means: Refused, source: arbitrum},  // simulated before it is sequenced; the contract's own text follows
 	{text: "unknown transaction", means: Refused, source: erigonIn}, // … type
+	{text: "can't start a transaction from a non-account", means: Refused, source: zkSync},
+	{text: "transaction nonce is too low", means: NonceTooLow, source: parity},
+	{text: "another transaction with same nonce", means: ReplacementUnderpriced, source: parity},
+	{text: "tx with same nonce already inserted", means: ReplacementUnderpriced, source: conflux},
 
 	// The node has it.
 	{text: "already known", means: AlreadyKnown, source: gethPool}, // also Nethermind, Erigon, Reth
 	{text: "known transaction", means: AlreadyKnown, source: besu},
 	{text: "existing txn with same hash", means: AlreadyKnown, source: erigon},
 	{text: "alreadyknown", means: AlreadyKnown, source: netherOld},
+	{text: "already imported", means: AlreadyKnown, source: parity}, // also Anvil
+	{text: "alreadyimported", means: AlreadyKnown, source: frontier},
+	{text: "tx already exist", means: AlreadyKnown, source: conflux}, // Sei: … exists in cache
+	{text: "tx already in mempool", means: AlreadyKnown, source: cosmos},
 
 	// Nonces.
 	{text: "nonce too low", means: NonceTooLow, source: gethCore}, // also Nethermind, Besu, Erigon, Reth, Arbitrum
 	{text: "oldnonce", means: NonceTooLow, source: netherOld},
-	{text: "invalid transaction nonce", means: NonceTooLow, source: arbitrum}, // or too high: look
+	{text: "invalid transaction nonce", means: NonceTooLow, source: arbitrum}, // or too high: look; as the next three
+	{text: "the tx doesn't have the correct nonce", means: NonceTooLow, source: ganache},
+	{text: "invalid nonce; got", means: NonceTooLow, source: ethermint},
+	{text: "incorrect account sequence", means: NonceTooLow, source: cosmos},
+	{text: "too low, expected", means: NonceTooLow, source: revm}, // nonce …
+	{text: "transaction already finalized", means: NonceTooLow, source: harmony},
+	{text: "pool(stale)", means: NonceTooLow, source: frontier},
+	{text: "invalidtransaction::stale", means: NonceTooLow, source: frontier},
+	{text: "too stale nonce", means: NonceTooLow, source: conflux},
 	{text: "noncetoohigh: nonce exceeds max nonce", means: Refused, source: netherTx},
 	{text: "nonce has max value", means: Refused, source: gethCore},
 	{text: "nonce too high", means: NonceTooHigh, source: gethCore}, // also Nethermind, Besu, Reth, Arbitrum
+	{text: "too high, expected", means: NonceTooHigh, source: revm}, // nonce …
 	{text: "nonce too far in future", means: NonceTooHigh, source: netherPool},
+	{text: "too distant future", means: NonceTooHigh, source: conflux},
+	{text: "invalidtransaction::future", means: NonceTooHigh, source: frontier},
+	{text: "unfulfilled nonce gap", means: NonceTooHigh, source: filecoin},
 	{text: "noncegap", means: NonceTooHigh, source: netherOld},
 	{text: "noncetoofarinfuture", means: NonceTooHigh, source: netherOld},
 	{text: "transaction nonce is too distant from current sender nonce", means: NonceTooHigh, source: besu},
@@ -78,12 +186,33 @@ var sendRows = []row[Outcome]{
 	{text: "could not replace existing tx", means: ReplacementUnderpriced, source: erigon},
 	{text: "replaced by transaction with higher tip", means: ReplacementUnderpriced, source: erigon},
 	{text: "replacementnotallowed", means: ReplacementUnderpriced, source: netherOld},
-	{text: "max fee per gas less than block base fee", means: FeeCapTooLow, source: gethCore}, // also Reth, Arbitrum
+	{text: "ownnoncealreadyused", means: ReplacementUnderpriced, source: netherOld},
+	{text: "another tx which has the same nonce", means: ReplacementUnderpriced, source: kaia},
+	{text: "insufficient gas price to replace existing transaction", means: ReplacementUnderpriced, source: anvil},
+	{text: "gas price not enough to bump transaction", means: ReplacementUnderpriced, source: rootstock},
+	{text: "existing transaction had higher priority", means: ReplacementUnderpriced, source: monad},
+	{text: "newer transaction had higher priority", means: ReplacementUnderpriced, source: monad},
+	{text: "pool(toolowpriority", means: ReplacementUnderpriced, source: frontier},
+	{text: "replace by fee has too low gaspremium", means: ReplacementUnderpriced, source: filecoin},
+	{text: "max fee per gas less than block base fee", means: FeeCapTooLow, source: gethCore}, // also Reth, Arbitrum, zkSync
+	{text: "gas price less than block base fee", means: FeeCapTooLow, source: frontier},
+	{text: "gas price is less than basefee", means: FeeCapTooLow, source: revm},
+	{text: "lower then the required base fee", means: FeeCapTooLow, source: parity},
+	{text: "must be set to value greater than or equal to basefee", means: FeeCapTooLow, source: kaia},
+	{text: "too low for the next block, which has a basefeepergas of", means: FeeCapTooLow, source: hardhat},
+	{text: "unacceptable gas price", means: FeeCapTooLow, source: zkSync},
+	{text: "fair pubdata price too high", means: FeeCapTooLow, source: zkSync},
 	{text: "fee cap less than base fee", means: FeeCapTooLow, source: gethTypes},
 	{text: "gas price below current base fee", means: FeeCapTooLow, source: besu},
 	{text: "max priority fee per gas higher than max fee per gas", means: TipAboveCap, source: gethCore}, // also Reth
 	{text: "max priority fee per gas exceeds max fee per gas", means: TipAboveCap, source: besu},
 	{text: "invalidmaxpriorityfeepergas", means: TipAboveCap, source: netherTx},
+	{text: "max fee per gas higher than max priority fee per gas", means: TipAboveCap, source: kaia}, // so it says
+	{text: "max priority fee too high", means: TipAboveCap, source: monad},
+	{text: "priority fee is greater than max fee", means: TipAboveCap, source: revm},
+	{text: "`max_priority_fee_per_gas` greater than `max_fee_per_gas`", means: TipAboveCap, source: anvil},
+	{text: "per gas higher than 2^64-1", means: Refused, source: zkSync},
+	{text: "per pubdata byte higher than 2^64-1", means: Refused, source: zkSync},
 	{text: "max priority fee per gas higher than 2^256-1", means: Refused, source: gethCore},
 	{text: "max fee per gas higher than 2^256-1", means: Refused, source: gethCore},
 	{text: "exceeds the configured cap", means: FeeCapExceeded, source: gethAPI}, // tx fee (… ether), --rpc.txfeecap; also Erigon, Reth
@@ -92,21 +221,32 @@ var sendRows = []row[Outcome]{
 	{text: "gas price below configured minimum gas price", means: Underpriced, source: besu},
 	{text: "transaction priority fee below minimum required priority fee", means: Underpriced, source: reth},
 	{text: "fee too low", means: Underpriced, source: erigon},
-	{text: "feetoolow", means: Underpriced, source: netherOld}, // and FeeTooLowToCompete
-	{text: "gas price too low", means: Underpriced, source: arbitrum},
+	{text: "feetoolow", means: Underpriced, source: netherOld},        // and FeeTooLowToCompete
+	{text: "gas price too low", means: Underpriced, source: arbitrum}, // also Metis, Hedera
+	{text: "does not satisfy your node's minimal gas price", means: Underpriced, source: parity},
+	{text: "less than gas price minimum floor", means: Underpriced, source: celo},
+	{text: "is below configured minimum gas price", means: Underpriced, source: hedera},
+	{text: "insufficient_tx_fee", means: Underpriced, source: hedera},
+	{text: "which is below the minimum of", means: Underpriced, source: hardhat}, // Transaction gas price is …
+	{text: "provided fee < minimum global fee", means: Underpriced, source: ethermint},
+	{text: "insufficient fee", means: Underpriced, source: sei},
 	{text: "underpriced", means: Underpriced, source: gethPool}, // transaction …; Erigon: FEE_TOO_LOW: underpriced
 
-	// Funds.
-	{text: "insufficient funds", means: InsufficientFunds, source: gethCore}, // also Nethermind, Erigon, Reth
-	{text: "insufficientfunds", means: InsufficientFunds, source: netherOld},
-	{text: "upfront cost exceeds account balance", means: InsufficientFunds, source: besu},
-	{text: "not enough funds for gas", means: InsufficientFunds, source: arbitrum},
-
+}, fundsRows(InsufficientFunds), []row[Outcome]{
 	// Gas.
 	{text: "intrinsic gas too low", means: IntrinsicGas, source: gethCore}, // also Nethermind, Reth
 	{text: "insufficient gas for floor data gas cost", means: IntrinsicGas, source: gethCore},
 	{text: "intrinsic gas exceeds gas limit", means: IntrinsicGas, source: besu},
 	{text: "intrinsicgas", means: IntrinsicGas, source: erigon},
+	{text: "not enough gas to cover minimal cost", means: IntrinsicGas, source: parity},
+	{text: "is insufficient of intrinsic gas required", means: IntrinsicGas, source: hedera},
+	{text: "transaction requires at least", means: IntrinsicGas, source: hardhat},
+	{text: "base fee exceeds gas limit", means: IntrinsicGas, source: ganache},
+	{text: "call gas cost", means: IntrinsicGas, source: revm}, // … exceeds the gas limit
+	{text: "gas limit too low", means: IntrinsicGas, source: monad},
+	{text: "not enough gas for transaction validation", means: IntrinsicGas, source: zkSync},
+	{text: "failed to pay the fee to the operator", means: IntrinsicGas, source: zkSync},
+	{text: "not enough gas to publish compressed bytecodes", means: IntrinsicGas, source: zkSync},
 	{text: "exceeds block gas limit", means: ExceedsBlockGas, source: gethPool}, // also Besu, Reth
 	{text: "gas limit too high", means: ExceedsBlockGas, source: gethCore},      // also Reth
 	{text: "gas limit is too high", means: ExceedsBlockGas, source: erigon},
@@ -115,10 +255,22 @@ var sendRows = []row[Outcome]{
 	{text: "gas limit reached", means: ExceedsBlockGas, source: netherPool},
 	{text: "gaslimitexceeded", means: ExceedsBlockGas, source: netherOld},
 	{text: "txgaslimitcapexceeded", means: ExceedsBlockGas, source: netherTx},
+	{text: "transaction cost exceeds current gas limit", means: ExceedsBlockGas, source: parity},
+	{text: "supplied gas is beyond limit", means: ExceedsBlockGas, source: parity},
+	{text: "exceeds max gas per sec limit", means: ExceedsBlockGas, source: hedera},
+	{text: "exceeds transaction gas limit", means: ExceedsBlockGas, source: monad},
+	{text: "exceeds transaction gas cap", means: ExceedsBlockGas, source: hardhat},
+	{text: "is greater than the block gas limit", means: ExceedsBlockGas, source: anvil},
+	{text: "exceeds the block gas limit", means: ExceedsBlockGas, source: revm},
 
 	// Pool capacity.
-	{text: "txpool is full", means: PoolFull, source: gethLegacy}, // also Reth
-	{text: "sub-pool is full", means: PoolFull, source: erigon},   // pending, baseFee, queued
+	{text: "pool is full", means: PoolFull, source: gethLegacy}, // txpool …; also Reth; Erigon: … sub-pool …; Monad, Conflux: transaction pool …
+	{text: "pool is not ready", means: PoolFull, source: monad},
+	{text: "too many transactions in the queue", means: PoolFull, source: parity},
+	{text: "tx dropped due to l2 congestion", means: PoolFull, source: arbitrum},
+	{text: "account exceeds quota", means: PoolFull, source: rootstock},
+	{text: "pool(temporarilybanned)", means: PoolFull, source: frontier},
+	{text: "insertion of another transaction with the same nonce is in progress", means: PoolFull, source: zkSync},
 	{text: "sequencer pending tx pool full", means: PoolFull, source: arbitrum},
 	{text: "queue full", means: PoolFull, source: arbitrum},
 	{text: "out of capacity", means: PoolFull, source: gethPool},
@@ -151,12 +303,18 @@ var sendRows = []row[Outcome]{
 	{text: "invalid transaction signature", means: WrongChain, source: reth},
 	{text: "failed to recover sender", means: WrongChain, source: netherPool},
 	{text: "failedtoresolvesender", means: WrongChain, source: netherOld},
+	{text: "incompatible eip-155 transaction", means: WrongChain, source: hardhat}, // also Anvil
+	{text: "transaction signature is invalid", means: WrongChain, source: monad},
+	{text: "status invalid_signature", means: WrongChain, source: hedera},
 
 	// Size.
 	{text: "oversized data", means: Oversized, source: gethPool}, // also Erigon, Reth
 	{text: "transaction too large", means: Oversized, source: netherPool},
 	{text: "maxtxsizeexceeded", means: Oversized, source: netherOld},
 	{text: "rlptoolong", means: Oversized, source: erigon},
+	{text: "transaction is too big", means: Oversized, source: parity},
+	{text: "tx too large", means: Oversized, source: cosmos},
+	{text: "encoded length limit exceeded", means: Oversized, source: monad},
 
 	// The rate limit of one sender, which does not affect other senders through the same endpoint.
 	{text: "sender is over rate limit", means: RateLimited, source: proxyd},
@@ -177,7 +335,6 @@ var sendRows = []row[Outcome]{
 	{text: "sender account not authorized to send transactions", means: Refused, source: besu},
 	{text: "forbidden sender address", means: Refused, source: arbitrum},
 	{text: "invalid message format", means: Refused, source: arbitrum},
-	{text: "execution reverted", means: Refused, source: arbitrum},       // simulated before it is sequenced
 	{text: "max initcode size exceeded", means: Refused, source: gethVM}, // also Nethermind, Reth
 	{text: "initcode too large", means: Refused, source: erigon},
 	{text: "gas uint64 overflow", means: Refused, source: gethCore}, // also Reth
@@ -186,26 +343,52 @@ var sendRows = []row[Outcome]{
 	{text: "int256overflow", means: Refused, source: netherOld},
 	{text: "negative value", means: Refused, source: gethPool}, // also Erigon, Reth
 	{text: "plugin has marked the transaction as invalid", means: Refused, source: besu},
+	{text: "is banned in local queue", means: Refused, source: parity},
+	{text: "transaction is not permitted", means: Refused, source: parity},
+	{text: "transaction type is not enabled", means: Refused, source: parity},
+	{text: "invalid rlp", means: Refused, source: parity},
+	{text: "invalid shard", means: Refused, source: harmony},
+	{text: "staking message does not match directive message", means: Refused, source: harmony},
+	{text: "address of transaction in blacklist", means: Refused, source: harmony},
+	{text: "value can't be non-zero and less than", means: Refused, source: hedera},
+	{text: "init code size limit exceeded", means: Refused, source: monad},
+	{text: "failed to serialize transaction", means: Refused, source: zkSync},
+	{text: "too many factory dependencies", means: Refused, source: zkSync},
+	{text: "failed to validate the transaction", means: Refused, source: zkSync},
+	{text: "counters to continue the execution", means: Refused, source: zkEVM},
+	{text: "out of counters at node level", means: Refused, source: zkEVM},
 	{text: "transaction invalid", means: Refused, source: netherPool}, // followed by more, looked for above
 	{code: -32601, means: NotSent, source: "JSON-RPC 2.0, method not found"},
+})
+
+// ofNode reports whether an error matches the rows, which are errors of the endpoint. The words of a contract that reverted are
+// none, whatever they are.
+func ofNode(rows []row[bool], e *RPCError) bool { return !reverted(e) && match(rows, e, false) }
+
+// reverted reports whether the error is a contract's revert. Its data decide, if they are revert data, whatever the words and
+// the code. Otherwise the words do.
+func reverted(e *RPCError) bool {
+	return isRevertData(revertData(e.Data)) || match(revertRows, e, false)
 }
 
 // limitRows are errors of an endpoint that executed nothing because of a rate limit.
 var limitRows = []row[bool]{
-	// Besu returns -32005 for these, too.
+	// Besu and Hedera return -32005 for these, too.
 	{text: "exceeds block gas limit", means: false, source: besu},
+	{text: "exceeds max gas per sec limit", means: false, source: hedera},
 	{text: "exceeds maximum rpc range limit", means: false, source: besu},
 	{text: "number of requests exceeds max batch size", means: false, source: besu},
 	{text: "sender is over rate limit", means: false, source: proxyd}, // no limit for other senders
 
 	{text: "over rate limit", means: true, source: proxyd},
+	{text: "rate limit exceeded", means: true, source: hedera},
 	{text: "backend is over capacity", means: true, source: proxyd},
 	{text: "/second request limit reached", means: true, source: "QuickNode, code -32007, which is Besu's for an unauthorized sender"},
 	{code: -32005, means: true, source: "EIP-1474, limit exceeded; docs.infura.io/api/networks/ethereum/how-to/avoid-rate-limiting"},
 	{code: 429, means: true, source: "alchemy.com/docs/reference/throughput; quicknode.com/docs/ethereum/error-references"},
 }
 
-func rateLimited(e *RPCError) bool { return match(limitRows, e, false) }
+func rateLimited(e *RPCError) bool { return ofNode(limitRows, e) }
 
 // staleRows are errors of an endpoint that does not know the requested block, no longer has it on its chain, or has no
 // state of it.
@@ -222,7 +405,7 @@ var staleRows = []row[bool]{
 	{code: -32001, means: true, source: "EIP-1898, resource not found"},
 }
 
-func blockUnknown(e *RPCError) bool { return match(staleRows, e, false) }
+func blockUnknown(e *RPCError) bool { return ofNode(staleRows, e) }
 
 // noTag reports whether the endpoint has no block of a tag, or does not support the tag. A plan limit and an internal error
 // are neither: another endpoint may have the block.
@@ -241,7 +424,7 @@ var pendingRows = []row[bool]{
 	{code: -32602, means: true, source: "JSON-RPC 2.0, invalid params"},
 }
 
-func noPending(e *RPCError) bool { return match(pendingRows, e, false) || blockUnknown(e) }
+func noPending(e *RPCError) bool { return ofNode(pendingRows, e) || blockUnknown(e) }
 
 // batchRows are errors for a call in a batch that is too big.
 var batchRows = []row[bool]{
@@ -251,7 +434,7 @@ var batchRows = []row[bool]{
 	{text: "too many rpc calls in batch request", means: true, source: proxyd},
 }
 
-func batchTooBig(e *RPCError) bool { return match(batchRows, e, false) }
+func batchTooBig(e *RPCError) bool { return ofNode(batchRows, e) }
 
 // failure is the kind of error of a simulated call.
 type failure int
@@ -264,22 +447,14 @@ const (
 	failureCall // another error that every node would report
 )
 
-// callRows are the errors of eth_estimateGas and eth_call.
-var callRows = []row[failure]{
-	// The contract's own text follows these.
-	{text: "execution reverted", means: failureRevert, source: gethVM}, // also Nethermind, Besu, Erigon, Reth
-	{code: 3, means: failureRevert, source: "ethereum/go-ethereum internal/ethapi/errors.go"},
-
-	{text: "insufficient funds", means: failureFunds, source: gethCore}, // also Nethermind, Erigon, Reth
-	{text: "upfront cost exceeds account balance", means: failureFunds, source: besu},
+// callRows are the errors of eth_estimateGas and eth_call, except for those that are known as reverts.
+var callRows = slices.Concat(fundsRows(failureFunds), []row[failure]{
 	{text: "gas required exceeds allowance", means: failureGas, source: "ethereum/go-ethereum eth/gasestimator/gasestimator.go"},
 	{text: "gas required exceeds", means: failureGas, source: reth},
-	{code: -32015, means: failureRevert, source: "NethermindEth/nethermind issue 4761, execution error"},
 
 	// Executions that end without a revert.
 	{text: "out of gas", means: failureCall, source: gethVM},
 	{text: "max call depth exceeded", means: failureCall, source: gethVM},
-	{text: "insufficient balance for transfer", means: failureCall, source: gethVM},
 	{text: "contract address collision", means: failureCall, source: gethVM},
 	{text: "max code size exceeded", means: failureCall, source: gethVM},
 	{text: "max initcode size exceeded", means: failureCall, source: gethVM},
@@ -300,13 +475,29 @@ var callRows = []row[failure]{
 	{text: "intrinsic gas exceeds gas limit", means: failureCall, source: besu},
 	{text: "exceeds block gas limit", means: failureCall, source: gethPool},
 	{text: "sender not an eoa", means: failureCall, source: gethCore},
+	{text: "transaction requires at least", means: failureCall, source: hardhat},
+	{text: "immature records", means: failureOther, source: hedera}, // code -32015
 	{code: -32602, means: failureCall, source: "JSON-RPC 2.0, invalid params"},
+
+	// Executions that clients report by their codes, in words of their own.
+	{code: 3, means: failureRevert, source: "ethereum/go-ethereum internal/ethapi/errors.go"},
+	{code: -32015, means: failureRevert, source: "NethermindEth/nethermind issue 4761, execution error; " + parity},
+})
+
+// failureOf returns the kind of error of a simulated call.
+func failureOf(e *RPCError) failure {
+	switch {
+	case reverted(e):
+		return failureRevert
+	case rateLimited(e):
+		return failureOther
+	default:
+		return match(callRows, e, failureOther)
+	}
 }
 
 // answersCall reports whether an error of a simulated call, or of one that a caller composed, is about that call.
-func answersCall(e *RPCError) bool {
-	return !rateLimited(e) && match(callRows, e, failureOther) != failureOther
-}
+func answersCall(e *RPCError) bool { return failureOf(e) != failureOther }
 
 // unsupported reports whether the endpoint does not support the method or this form of its parameters.
 func unsupported(e *RPCError) bool {

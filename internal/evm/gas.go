@@ -1,16 +1,13 @@
 package evm
 
 import (
-	"bytes"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
 	"time"
 
-	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
@@ -102,7 +99,7 @@ func explain(err error) error {
 	if !ok || IsNoAnswer(err) {
 		return err
 	}
-	switch match(callRows, e, failureOther) {
+	switch failureOf(e) {
 	case failureFunds:
 		return fmt.Errorf("%w: %w", ErrInsufficientFunds, err)
 	case failureGas:
@@ -111,50 +108,4 @@ func explain(err error) error {
 		return revert(e)
 	}
 	return err
-}
-
-// revert returns the revert reason from the error data, in any node's format, or else from the message.
-func revert(e *RPCError) *RevertError {
-	r := &RevertError{Data: revertData(e.Data)}
-	if len(r.Data) > 0 {
-		r.Reason = reason(r.Data)
-	} else if _, after, ok := bytes.Cut([]byte(e.Message), []byte("reverted: ")); ok {
-		r.Reason = string(after)
-	}
-	return r
-}
-
-// revertData returns the hex string in an error's data: the whole text, after a word such as "Reverted ", or a field
-// "data".
-func revertData(raw json.RawMessage) []byte {
-	var inner struct {
-		Data json.RawMessage `json:"data"`
-	}
-	if json.Unmarshal(raw, &inner) == nil && inner.Data != nil {
-		raw = inner.Data
-	}
-	var text string
-	if json.Unmarshal(raw, &text) != nil {
-		return nil
-	}
-	_, digits, ok := bytes.Cut([]byte(text), []byte("0x"))
-	if !ok {
-		return nil
-	}
-	data := make([]byte, hex.DecodedLen(len(digits)))
-	if _, err := hex.Decode(data, digits); err != nil {
-		return nil
-	}
-	return data
-}
-
-// reason returns revert data as readable text.
-func reason(data []byte) string {
-	if text, err := abi.UnpackRevert(data); err == nil {
-		return text
-	}
-	if len(data) < 4 {
-		return hexutil.Encode(data)
-	}
-	return "custom error " + hexutil.Encode(data[:4])
 }

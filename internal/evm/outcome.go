@@ -85,7 +85,12 @@ func Classify(err error) Outcome {
 		return Accepted
 	}
 	if e, ok := errors.AsType[*RPCError](err); ok {
-		if rateLimited(e) {
+		switch {
+		case match(minedRows, e, false):
+			return AlreadyKnown
+		case isRevertData(revertData(e.Data)): // simulated before it is sequenced
+			return Refused
+		case rateLimited(e):
 			return RateLimited
 		}
 		return match(sendRows, e, Unknown)

@@ -367,6 +367,24 @@ func TestCheckTarget_TargetDistrustsForwarder(t *testing.T) {
 	}
 }
 
+// A node reports a target's revert as an internal error, in words of its own. It is an answer: the target does not trust the
+// forwarder.
+func TestCheckTarget_RevertInNodesOwnWords_Refused(t *testing.T) {
+	t.Parallel()
+	s := simulated(t)
+	node, err := proxy.Open(proxy.Config{HTTP: s.url})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, node.Close()) })
+	node.SetRules(proxy.Rule{Name: "reverts", Methods: []string{"eth_call"}, Fault: proxy.Fault{
+		Kind: proxy.Refuse, Code: -32603, Message: "Error: Transaction reverted: function selector was not recognized and there's no fallback function",
+	}})
+	forwarder := s.open(forward.Config{Nodes: openNodes(t, node.URL())})
+	for range 2 {
+		err = forwarder.CheckTarget(t.Context(), s.recipient)
+		require.Equal(t, &forward.TargetError{Target: s.recipient, Forwarder: s.address}, err)
+	}
+}
+
 // A target that reverts reverts everything, and the request can be executed later.
 func TestTransaction_TargetReverts_NonceStaysUnused(t *testing.T) {
 	t.Parallel()

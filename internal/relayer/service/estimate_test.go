@@ -192,3 +192,30 @@ func TestSubmit_HeadHasNoGasLimit_IsAccepted(t *testing.T) {
 	var invalid *relayer.InvalidError
 	require.ErrorAs(t, err, &invalid)
 }
+
+// A development node reports a contract's revert as an internal error, in words of its own. The caller gets the reason, and the
+// node does not count as failing.
+func TestSubmit_RevertInNodesOwnWords_ReasonForTheCaller(t *testing.T) {
+	f := setup(t, 1)
+	node := f.behind(t)
+	r := f.start(t)
+	for words, reason := range map[string]string{
+		"Error: VM Exception while processing transaction: reverted with reason string 'not the owner'": "not the owner",
+		"VM Exception while processing transaction: revert not the owner":                               "not the owner",
+		"Error: Transaction reverted without a reason string":                                           "",
+	} {
+		node.SetRules(proxy.Rule{
+			Name: "reverts", Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: words},
+		})
+		_, err := r.Submit(t.Context(), f.submission())
+		var revert *relayer.RevertError
+		require.ErrorAs(t, err, &revert, words)
+		require.Equal(t, reason, revert.Reason)
+		for _, e := range r.Client.Status().Endpoints {
+			require.Empty(t, e.Failing)
+		}
+	}
+	node.SetRules()
+	_, err := r.Submit(t.Context(), f.submission())
+	require.NoError(t, err)
+}
