@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -351,4 +352,45 @@ func TestOutcome_OfSeveralEndpoints_LeastFinal(t *testing.T) {
 		require.Equal(t, test.want, combine(Result{Outcome: test.a}, Result{Outcome: test.b}).Outcome, "%+v", test)
 		require.Equal(t, test.want, combine(Result{Outcome: test.b}, Result{Outcome: test.a}).Outcome, "%+v", test)
 	}
+}
+
+// Only words make a refusal unrecognized, at every endpoint that may have the transaction.
+func TestResult_Unrecognized_OnlyWordsDecide(t *testing.T) {
+	t.Parallel()
+	words := Result{Outcome: Unknown, Err: &RPCError{Message: "something new"}, Unrecognized: true}
+	for name, test := range map[string]struct {
+		other Result
+		want  bool
+	}{
+		"the same":       {words, true},
+		"not sent":       {Result{Outcome: NotSent, Err: &TransportError{}}, true},
+		"rate limited":   {Result{Outcome: RateLimited, Err: &RateLimitError{}}, true},
+		"no answer":      {Result{Outcome: Unknown, Err: &TransportError{Sent: true}}, false},
+		"another reason": {Result{Outcome: PoolFull, Err: &RPCError{}, Reached: true}, false},
+		"accepted":       {Result{Outcome: Accepted, Reached: true}, false},
+	} {
+		require.Equal(t, test.want, combine(words, test.other).Unrecognized, name)
+		require.Equal(t, test.want, combine(test.other, words).Unrecognized, name)
+	}
+}
+
+func TestSend_UnknownWords_Unrecognized(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	for refusal, want := range map[string]bool{
+		`{"code":-32000,"message":"something new"}`: true,
+		`{"code":-32000,"message":"nonce too low"}`: false,
+	} {
+		f.always("eth_sendRawTransaction", "", refusal)
+		require.Equal(t, want, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}})[0].Unrecognized, refusal)
+	}
+	f.onRequest(func(w http.ResponseWriter, calls []fakeCall, _ bool) bool {
+		if calls[0].Method != "eth_sendRawTransaction" {
+			return false
+		}
+		w.WriteHeader(http.StatusBadGateway)
+		return true
+	})
+	require.False(t, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}})[0].Unrecognized)
 }

@@ -28,6 +28,9 @@ type Result struct {
 	// Rejected is a rejection that may be permanent, if every recognized answer is one; otherwise it is Unknown. Outcome
 	// differs from it where another endpoint gave no recognized answer.
 	Rejected Outcome
+	// Unrecognized reports that Outcome is Unknown only because of words: each endpoint that may have the transaction has
+	// refused it in words that are not recognized, and no other one has given a recognized answer.
+	Unrecognized bool
 }
 
 // Send broadcasts transactions, to each endpoint in the given order. The result has one entry for each.
@@ -161,6 +164,7 @@ func (ep *endpoint) result(a answer, want common.Hash) Result {
 	if r.Outcome.MaybePermanent() {
 		r.Rejected = r.Outcome
 	}
+	r.Unrecognized = answered && r.Outcome == Unknown
 	return r
 }
 
@@ -189,6 +193,7 @@ func combine(a, b Result) Result {
 		first, other = b, a
 	}
 	first.Rejected = combineRejected(a, b)
+	first.Unrecognized = first.Unrecognized && (other.Unrecognized || !other.Reached && other.Outcome != Unknown)
 	first.Reached = first.Reached || other.Reached
 	return first
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +28,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
@@ -235,6 +237,41 @@ func TestKey_RepeatedRefusals_DisabledAndProbed(t *testing.T) {
 	f.chain.Commit()
 	r.Reaches(t, first, relayer.Mined)
 	require.Equal(t, []string{"relayer_disabled 1 repeated errors: insufficient funds true", "relayer_enabled 2  false"}, f.events(key))
+}
+
+// A node refuses the sends of a key in words that no client is known for. The key's balance, which fell since it was last
+// read, explains them: the key is disabled, and the other one sends what comes after.
+func TestKey_RefusedInUnknownWords_DisabledForLackOfFunds(t *testing.T) {
+	t.Parallel()
+	f := setup(t, 10_000, 10_000)
+	poor := f.keys[0]
+	node, err := proxy.Open(proxy.Config{HTTP: f.chain.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, node.Close()) })
+	o := f.options()
+	o.RPC = []string{node.URL()}
+	o.KeyMonitor = func(c *keymonitor.Config) { c.Interval, c.Refusals, c.Cooldown = time.Hour, 3, time.Hour }
+	r := relayertest.Start(t, o)
+	f.key(r, poor, "its balance is known", func(k *relayer.Key) bool { return k.Balance != nil })
+	node.SetRules(
+		proxy.Rule{
+			Name: "words", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: "the purse is empty"},
+			When: proxy.Sends(func(tx *types.Transaction) bool {
+				from, err := types.Sender(types.LatestSignerForChainID(tx.ChainId()), tx)
+				return err == nil && from == poor
+			}),
+		},
+		proxy.Rule{Name: "balance", Methods: []string{"eth_getBalance"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x1"`}},
+	)
+	_, err = send(t, r, poor.Hex(), f.chain.Accounts[0].Address, big.NewInt(1))
+	require.NoError(t, err)
+	out := f.key(r, poor, "is disabled", func(k *relayer.Key) bool { return !k.Enabled })
+	require.Equal(t, "repeated errors: insufficient funds", out.DisabledReason)
+	for range 4 {
+		tx, err := send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
+		require.NoError(t, err)
+		require.Equal(t, f.keys[1], tx.From)
+	}
 }
 
 func TestAllocate_KeyCannotPay_GetsNothing(t *testing.T) {

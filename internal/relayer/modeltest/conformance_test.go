@@ -99,6 +99,10 @@ type both struct {
 	client *evm.Client
 }
 
+func (b both) Balances(ctx context.Context, keys []common.Address) ([]*big.Int, error) {
+	return b.client.Balances(ctx, keys)
+}
+
 func (b both) TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64 {
 	return b.client.TransferGas(ctx, from, to, fresh)
 }

@@ -29,6 +29,8 @@ type Chain interface {
 	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
 	Send(context.Context, []evm.Raw) []evm.Result
 	SendToAll(context.Context, []evm.Raw) []evm.Result
+	// Balances returns the accounts' balances in wei at the newest block.
+	Balances(context.Context, []common.Address) ([]*big.Int, error)
 }
 
 // Store is the part of the store that a Sender uses.
@@ -200,6 +202,7 @@ func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]evm
 		return nil, err
 	}
 	results := s.cfg.Chain.SendToAll(ctx, raws(attempts))
+	s.explainRefusals(ctx, attempts, results)
 	broadcasts := make([]store.Broadcast, len(attempts))
 	for i, a := range attempts {
 		broadcasts[i] = s.toBroadcast(a, results[i])
@@ -374,7 +377,9 @@ func (s *Sender) broadcast(ctx context.Context, shard <-chan *relayer.Attempt) {
 			continue
 		}
 		slices.SortFunc(attempts, func(a, b *relayer.Attempt) int { return cmp.Compare(a.Nonce, b.Nonce) })
-		for i, result := range s.cfg.Chain.Send(ctx, raws(attempts)) {
+		results := s.cfg.Chain.Send(ctx, raws(attempts))
+		s.explainRefusals(ctx, attempts, results)
+		for i, result := range results {
 			s.results <- s.toBroadcast(attempts[i], result)
 		}
 	}
@@ -401,11 +406,13 @@ func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 		b.Status = relayer.Unknown
 	}
 	if b.Status != relayer.Broadcasted {
-		reason := r.Outcome
-		if reason == evm.Unknown && r.Rejected != evm.Unknown {
-			reason = r.Rejected // the tracker does not bump where a higher fee does not help
+		b.Error, b.Pause, b.MaxPause = r.Outcome.String(), s.cfg.Pause, s.cfg.MaxPause
+		switch {
+		case r.Outcome == evm.Unknown && r.Rejected != evm.Unknown:
+			b.Error = r.Rejected.String() // the tracker does not bump where a higher fee does not help
+		case r.Unrecognized:
+			b.Error = Unrecognized
 		}
-		b.Error, b.Pause, b.MaxPause = reason.String(), s.cfg.Pause, s.cfg.MaxPause
 		s.cfg.Log.Info("node did not take a transaction", "tx", a.TxID, "key", a.From, "nonce", a.Nonce, "attempt", a.Number,
 			"outcome", r.Outcome.String(), "endpoint", r.Endpoint, "err", r.Err)
 	}

@@ -34,6 +34,8 @@ type parts struct {
 	sent      []common.Hash
 	premature []common.Hash // sent without being stored
 	outcome   evm.Outcome
+	unclear   bool       // nodes refuse in unrecognized words
+	balances  []*big.Int // of the keys that are asked for; nil: no node answers
 	recorded  []store.Broadcast
 	groups    []int // how many attempts each call stored
 	wake      chan struct{}
@@ -55,9 +57,18 @@ func (p *parts) Send(_ context.Context, raws []evm.Raw) []evm.Result {
 		if !p.stored[r.Hash] {
 			p.premature = append(p.premature, r.Hash)
 		}
-		results[i].Outcome = p.outcome
+		results[i].Outcome, results[i].Unrecognized = p.outcome, p.unclear
 	}
 	return results
+}
+
+func (p *parts) Balances(_ context.Context, keys []common.Address) ([]*big.Int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.balances == nil {
+		return nil, errors.New("no node")
+	}
+	return p.balances[:len(keys)], nil
 }
 
 func (p *parts) SendToAll(ctx context.Context, raws []evm.Raw) []evm.Result { return p.Send(ctx, raws) }
@@ -511,4 +522,64 @@ func TestStore_SoonAfterAnother_Grouped(t *testing.T) {
 		require.NoError(t, <-done)
 		require.Len(t, p.recorded, 4)
 	})
+}
+
+// outcomes records the outcomes that are reported of keys.
+type outcomes struct {
+	mu  sync.Mutex
+	all []evm.Outcome
+}
+
+func (o *outcomes) Signed(common.Address, error) {}
+
+func (o *outcomes) Broadcasted(_ common.Address, outcome evm.Outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, outcome)
+}
+
+// Nodes refuse a transaction in words that are not recognized. The key's balance tells whether it lacks funds.
+func TestSender_UnrecognizedRefusal_ComparesBalanceWithCost(t *testing.T) {
+	t.Parallel()
+	attempt := func(s *Sender, key common.Address) *relayer.Attempt {
+		a, err := s.Next(t.Context(), tx(key, 0), relayer.PurposeSend, nil)
+		require.NoError(t, err)
+		return a
+	}
+	s, _, keys := setup(t)
+	cost := costOf(attempt(s, keys[0]))
+	require.Equal(t, 1, cost.Sign())
+	for name, test := range map[string]struct {
+		outcome  evm.Outcome
+		unclear  bool
+		balances []*big.Int
+		status   relayer.Status
+		reason   string
+	}{
+		"balance below the cost":    {evm.Unknown, true, []*big.Int{new(big.Int).Sub(cost, common.Big1)}, relayer.Allocated, "insufficient funds"},
+		"balance of the cost":       {evm.Unknown, true, []*big.Int{cost}, relayer.Unknown, Unrecognized},
+		"no balance":                {evm.Unknown, true, nil, relayer.Unknown, Unrecognized},
+		"no answer":                 {evm.Unknown, false, []*big.Int{new(big.Int)}, relayer.Unknown, "unknown"},
+		"another recognized reason": {evm.PoolFull, false, []*big.Int{new(big.Int)}, relayer.Allocated, "pool full"},
+	} {
+		for _, way := range []string{"first", "again"} {
+			t.Run(name+", "+way, func(t *testing.T) {
+				t.Parallel()
+				told := new(outcomes)
+				s, p, keys := setup(t, func(c *Config) { c.Events = told })
+				p.outcome, p.unclear, p.balances = test.outcome, test.unclear, test.balances
+				if way == "first" {
+					run(t, s, NewJob(tx(keys[0], 0)))
+				} else {
+					results, err := s.Resend(t.Context(), []*relayer.Attempt{attempt(s, keys[0])})
+					require.NoError(t, err)
+					require.Equal(t, test.reason == "insufficient funds", results[0].Outcome == evm.InsufficientFunds, "its caller decides with it")
+				}
+				require.Len(t, p.recorded, 1)
+				require.Equal(t, test.status, p.recorded[0].Status)
+				require.Equal(t, test.reason, p.recorded[0].Error)
+				require.Equal(t, test.reason == "insufficient funds", told.all[0] == evm.InsufficientFunds, "it counts against the key")
+			})
+		}
+	}
 }
