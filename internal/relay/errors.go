@@ -9,8 +9,8 @@ import (
 var (
 	// ErrNotFound means that the client has no transaction with the id.
 	ErrNotFound = errors.New("transaction not found")
-	// ErrReused means that the client has used the id or idempotency key with another request.
-	ErrReused = errors.New("the id or idempotency key has been used with another request")
+	// ErrReused means that the client has used the id or idempotency key with another request, or with another id or key.
+	ErrReused = errors.New("the transactionId or Idempotency-Key has been used with another request, or together with another name")
 	// ErrNonceTaken means that another transaction that is not final has the forwarder nonce of the same signer.
 	ErrNonceTaken = errors.New("another pending transaction has this nonce of the signer")
 	// ErrUnavailable means that nothing was stored, because a dependency is away.

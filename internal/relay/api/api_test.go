@@ -217,6 +217,18 @@ func TestDirect_Repeated_IsTheSameTransaction(t *testing.T) {
 	require.Equal(t, 1, s.count(`SELECT count(*) FROM relay_transactions WHERE idempotency_key = 'many'`))
 }
 
+// A client that names a transaction in two ways gets the same one by each of them, also above its rate.
+func TestDirect_TwoNames_AreOneTransaction(t *testing.T) {
+	s := start(t, func(c *Config) { c.Client = ratelimit.Rate{PerSecond: 0.001, Burst: 1} }, nil)
+	named, unnamed := `{"to": `+to+`, "transactionId": "order-1"}`, `{"to": `+to+`}`
+	require.Equal(t, "order-1", s.post(named))
+	require.Equal(t, "order-1", s.post(named, "Idempotency-Key", "k"))
+	require.Equal(t, "order-1", s.post(unnamed, "Idempotency-Key", "k"))
+	require.Equal(t, "order-1", s.post(named, "Idempotency-Key", "k"))
+	s.refuses(http.StatusUnprocessableEntity, "reused", "", http.MethodPost, "/relay/direct", shopKey, named, "Idempotency-Key", "other")
+	require.Equal(t, 1, s.count(`SELECT count(*) FROM relay_transactions`))
+}
+
 // Pages list a client's own transactions by filter.
 func TestTransactions_Pages(t *testing.T) {
 	s := start(t, nil, nil)

@@ -2,20 +2,23 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
 )
 
 // Accepted is the result of accepting one transaction.
 type Accepted struct {
-	// Transaction is the stored one. For a request that came before it is the earlier one.
+	// Transaction is the stored one. For a request that came before it is the earlier one, which has all names of the request by now.
 	Transaction *relay.Transaction
 	// Err is [relay.ErrReused] or [relay.ErrNonceTaken] if the request was not stored. Then Transaction is nil.
 	Err error
@@ -40,11 +43,14 @@ func (s *Store) Accept(ctx context.Context, txs []*relay.Transaction) ([]Accepte
 	return results, nil
 }
 
-// insert stores those of the transactions that conflict with no stored one, and returns the times of their rows.
+// insert stores those of the transactions that conflict with no stored one, and returns the times of their rows. Unique indexes decide
+// about names. The id that a transaction was given is a name, too: its client cannot use it before the row is committed, so that looking
+// for it is no race.
 func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.UUID]time.Time, error) {
 	n := len(txs)
 	var (
 		ids                                    = make([]uuid.UUID, n)
+		given                                  = make([]*uuid.UUID, n)
 		clients, kinds, values, speeds, traces = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 		clientIDs, keys, forwardNonces         = make([]*string, n), make([]*string, n), make([]*string, n)
 		hashes, tos, datas, digests, signers   = make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
@@ -57,6 +63,9 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 		speeds[i], traces[i], limits[i] = string(tx.Speed), tx.Traceparent, int64(tx.GasLimit)
 		clientIDs[i], keys[i] = orNil(tx.ClientID), orNil(tx.IdempotencyKey)
 		hashes[i], tos[i], datas[i], digests[i] = hash[:], tx.To[:], tx.Data, digest[:]
+		if id := givenID(tx.ClientID); id != uuid.Nil {
+			given[i] = &id
+		}
 		if datas[i] == nil {
 			datas[i] = []byte{}
 		}
@@ -65,7 +74,9 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 			signers[i], forwardNonces[i], deadlines[i] = f.Signer[:], &nonce, &deadline
 		}
 	}
-	rows, err := s.db.Query(ctx, `WITH changed AS (
+	rows, err := s.db.Query(ctx, `WITH given AS MATERIALIZED (
+			SELECT client, id FROM relay_transactions WHERE id = ANY($18::uuid[])
+		), changed AS (
 			INSERT INTO relay_transactions (id, client, client_id, idempotency_key, request_hash, kind, to_address, value_wei, data, gas_limit,
 				speed, digest, signer, forward_nonce, forward_deadline, traceparent, check_at, webhook)
 			SELECT a.*, now(), a.client = ANY($17)
@@ -73,10 +84,11 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 				$10::bigint[], $11::text[], $12::bytea[], $13::bytea[], $14::numeric[], $15::bigint[], $16::text[])
 				AS a (id, client, client_id, idempotency_key, request_hash, kind, to_address, value_wei, data, gas_limit, speed, digest, signer,
 				forward_nonce, forward_deadline, traceparent)
+			WHERE NOT EXISTS (SELECT FROM given g WHERE g.client = a.client AND g.id::text = lower(a.client_id))
 			ON CONFLICT DO NOTHING RETURNING *
 		), queue AS (`+s.cfg.Enqueue("changed")+`)`+record+` SELECT id, created_at FROM changed`,
 		ids, clients, clientIDs, keys, hashes, kinds, tos, values, datas, limits, speeds, digests, signers, forwardNonces,
-		deadlines, traces, s.cfg.Targets)
+		deadlines, traces, s.cfg.Targets, given)
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +102,8 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 	return stored, err
 }
 
-// Repeated returns the stored transaction that a request repeats. It fails with [relay.ErrNotFound] if there is none, and with
-// [relay.ErrReused] if the id or the key was used with another request.
+// Repeated returns the stored transaction that a request repeats, and binds the request's names to it. It fails with
+// [relay.ErrNotFound] if there is none, and with [relay.ErrReused] if a name was used with another request.
 func (s *Store) Repeated(ctx context.Context, tx *relay.Transaction) (*relay.Transaction, error) {
 	if tx.ClientID == "" && tx.IdempotencyKey == "" {
 		return nil, relay.ErrNotFound
@@ -106,26 +118,92 @@ func (s *Store) Repeated(ctx context.Context, tx *relay.Transaction) (*relay.Tra
 // errGone means that a conflicting row does not exist any more.
 var errGone = errors.New("the transaction conflicts with one that is gone")
 
-// earlier returns the stored transaction that a request repeats, or the reason why it was not stored.
+// triesToBind is how often a request reads the earlier transaction again after another request has bound a name to it.
+const triesToBind = 3
+
+// earlier returns the stored transaction that a request repeats, or the reason why it was not stored. All names of the request are bound
+// to that transaction: the client may use any of them later, and alone.
 func (s *Store) earlier(ctx context.Context, tx *relay.Transaction) (*relay.Transaction, error) {
-	found, err := s.transactions(ctx, `SELECT `+columns+` FROM relay_transactions
-		WHERE client = $1 AND (client_id = nullif($2, '') OR idempotency_key = nullif($3, '')) LIMIT 2`, tx.Client, tx.ClientID, tx.IdempotencyKey)
-	if err != nil {
-		return nil, fmt.Errorf("%w: read the earlier transaction: %w", relay.ErrUnavailable, err)
-	}
 	hash := tx.RequestHash()
-	switch {
-	case len(found) == 0 && tx.Forward != nil:
-		return nil, relay.ErrNonceTaken
-	case len(found) == 0:
-		return nil, fmt.Errorf("%w: %w", relay.ErrUnavailable, errGone)
-	case len(found) == 2:
-		return nil, relay.ErrReused
+	for range triesToBind {
+		found, err := s.named(ctx, tx)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%w: read the earlier transaction: %w", relay.ErrUnavailable, err)
+		case len(found) == 0 && tx.Forward != nil:
+			return nil, relay.ErrNonceTaken
+		case len(found) == 0:
+			return nil, fmt.Errorf("%w: %w", relay.ErrUnavailable, errGone)
+		case len(found) > 1:
+			return nil, relay.ErrReused
+		}
+		if now := found[0].RequestHash(); !bytes.Equal(now[:], hash[:]) {
+			return nil, relay.ErrReused
+		}
+		if bound, err := s.bind(ctx, found[0], tx); err != nil || bound {
+			return found[0], err
+		}
 	}
-	if now := found[0].RequestHash(); !bytes.Equal(now[:], hash[:]) {
-		return nil, relay.ErrReused
+	return nil, fmt.Errorf("%w: other requests change the names of the transaction", relay.ErrUnavailable)
+}
+
+// named returns the client's transactions that have a name of the request.
+func (s *Store) named(ctx context.Context, tx *relay.Transaction) ([]*relay.Transaction, error) {
+	found, err := s.transactions(ctx, `SELECT `+columns+` FROM relay_transactions
+		WHERE client = $1 AND (client_id = nullif($2, '') OR idempotency_key = nullif($3, '') OR id = $4) LIMIT 3`,
+		tx.Client, tx.ClientID, tx.IdempotencyKey, givenID(tx.ClientID))
+	if err != nil {
+		return nil, err
 	}
-	return found[0], nil
+	if slices.ContainsFunc(found, func(f *relay.Transaction) bool { return tx.ClientID != "" && f.ClientID == tx.ClientID }) {
+		// An earlier version let a client choose the id that another of its transactions was given. The chosen one counts.
+		found = slices.DeleteFunc(found, func(f *relay.Transaction) bool {
+			return f.ClientID != tx.ClientID && (tx.IdempotencyKey == "" || f.IdempotencyKey != tx.IdempotencyKey)
+		})
+	}
+	return found, nil
+}
+
+// uniqueViolation is Postgres's code for a value that another row has.
+const uniqueViolation = "23505"
+
+// bind gives a stored transaction the names of a request that repeats it, and reports whether it has them. It reports false if another
+// request has changed the row's names. A row has one name of each kind: with another one, or one of another transaction, it fails
+// with [relay.ErrReused].
+func (s *Store) bind(ctx context.Context, stored, request *relay.Transaction) (bool, error) {
+	id, key := request.ClientID, request.IdempotencyKey
+	if givenID(id) == stored.ID {
+		id = ""
+	}
+	if id != "" && stored.ClientID != "" && stored.ClientID != id || key != "" && stored.IdempotencyKey != "" && stored.IdempotencyKey != key {
+		return false, relay.ErrReused
+	}
+	if (id == "" || stored.ClientID == id) && (key == "" || stored.IdempotencyKey == key) {
+		return true, nil
+	}
+	tag, err := s.db.Exec(ctx, `UPDATE relay_transactions SET client_id = coalesce(client_id, nullif($2, '')), idempotency_key = coalesce(idempotency_key, nullif($3, ''))
+		WHERE id = $1 AND coalesce(client_id, '') = $4 AND coalesce(idempotency_key, '') = $5`,
+		stored.ID, id, key, stored.ClientID, stored.IdempotencyKey)
+	if conflict, ok := errors.AsType[*pgconn.PgError](err); ok && conflict.Code == uniqueViolation {
+		return false, relay.ErrReused
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: bind a name to the earlier transaction: %w", relay.ErrUnknown, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return false, nil
+	}
+	stored.ClientID, stored.IdempotencyKey = cmp.Or(stored.ClientID, id), cmp.Or(stored.IdempotencyKey, key)
+	return true, nil
+}
+
+// givenID returns the id that a name has the form of; uuid.Nil if it is none that a transaction may have been given.
+func givenID(name string) uuid.UUID {
+	id, err := uuid.Parse(name)
+	if err != nil || len(name) != len(id.String()) || id.Version() != 7 {
+		return uuid.Nil
+	}
+	return id
 }
 
 func orNil(s string) *string {

@@ -55,6 +55,14 @@ func TestBatches_ManyTransactions_ReadTheirOwn(t *testing.T) {
 			require.NoError(t, do())
 			used[name] = read() - before
 		}
+		measure("accept", func() error {
+			named := make([]*relay.Transaction, size)
+			for i := range named {
+				named[i] = names{uuid.Must(uuid.NewV7()).String(), uuid.NewString()}.request("shop", false)
+			}
+			_, err := f.Accept(t.Context(), named)
+			return err
+		})
 		measure("begin", func() error {
 			begun, err := f.Begin(t.Context(), starts)
 			for _, b := range begun {

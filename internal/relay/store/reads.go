@@ -19,10 +19,10 @@ func (s *Store) Get(ctx context.Context, client, publicID string) (*relay.Transa
 	if err != nil {
 		id = uuid.Nil
 	}
-	// The client's own id comes first: it may look like another transaction's.
+	// The client's own id comes first: it may look like another transaction's. The id that a transaction was given stays valid when the
+	// client names it later.
 	found, err := s.transactions(ctx, `SELECT `+columns+` FROM relay_transactions
-		WHERE client = $1 AND (client_id = $2 OR id = $3 AND client_id IS NULL)
-		ORDER BY client_id IS NULL LIMIT 1`, client, publicID, id)
+		WHERE client = $1 AND (client_id = $2 OR id = $3) ORDER BY client_id IS NOT DISTINCT FROM $2 DESC LIMIT 1`, client, publicID, id)
 	if err != nil {
 		return nil, fmt.Errorf("%w: read a transaction: %w", relay.ErrUnavailable, err)
 	}
