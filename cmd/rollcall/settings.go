@@ -13,6 +13,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/hostlist"
 )
 
 // probeFlags are how a service is asked whether it is well.
@@ -60,7 +61,7 @@ func (f *probeFlags) checkAuth(p *config.Problems) {
 		p.Addf(field, "write it as Name: value", "is not an HTTP header")
 	}
 	for _, pattern := range f.AuthHosts {
-		if health.CheckHostPattern(pattern) != nil {
+		if hostlist.CheckPattern(pattern) != nil {
 			p.Addf(&f.AuthHosts, "give one such as oz-relayer-*", "%q is not a pattern", pattern)
 		}
 	}

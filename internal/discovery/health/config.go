@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/hostlist"
 )
 
 // Config configures the checks. The zero value checks GET /health every 10 s.
@@ -66,6 +68,9 @@ type Auth struct {
 	// pattern is needed, because every gateway may register targets, and the secret must not go to all of them.
 	Hosts []string
 }
+
+// allows reports whether checks of a URL send the header.
+func (a Auth) allows(u *url.URL) bool { return a.Header != "" && hostlist.Matches(a.Hosts, u) }
 
 // String returns all but the value.
 func (a Auth) String() string {
@@ -175,8 +180,8 @@ func (c Config) validate() error {
 		check(len(c.Auth.Hosts) > 0, "auth header needs the hosts it may be sent to")
 	}
 	for _, pattern := range c.Auth.Hosts {
-		if err := CheckHostPattern(pattern); err != nil {
-			errs = append(errs, err)
+		if err := hostlist.CheckPattern(pattern); err != nil {
+			errs = append(errs, fmt.Errorf("auth header: %w", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,4 +1,4 @@
-package health
+package hostlist
 
 import (
 	"fmt"
@@ -11,28 +11,26 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// allows reports whether checks of a URL send the header.
-func (a Auth) allows(u *url.URL) bool {
-	if a.Header == "" {
-		return false
-	}
+// Matches reports whether a URL's host, or its host:port, is one of the patterns or matches one. In a pattern * and ? match within one
+// label of a name.
+func Matches(patterns []string, u *url.URL) bool {
 	host := dialedName(u.Hostname())
 	hostPort := host
 	if port := u.Port(); port != "" {
 		hostPort += ":" + port
 	}
-	return slices.ContainsFunc(a.Hosts, func(pattern string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		if pattern == u.Host || pattern == u.Hostname() {
 			return true
 		}
-		if host == "" || isAddressPattern(pattern) && !isAddress(host) {
+		if host == "" || isNumeric(host) || isAddressPattern(pattern) && !isAddress(host) {
 			return false
 		}
 		return matchHost(pattern, host) || matchHost(pattern, hostPort)
 	})
 }
 
-// dialedName returns the name that a check of the host resolves, in lower case. It returns an empty string for a name
+// dialedName returns the name that a connection to the host resolves, in lower case. It returns an empty string for a name
 // with characters that IDNA does not convert, because a resolver may convert them. One such character may become a dot
 // and another one part of a label, so patterns are never matched against the original name.
 func dialedName(host string) string {
@@ -72,14 +70,28 @@ func isAddressPattern(pattern string) bool {
 	return strings.Contains(host, ".") && strings.ContainsAny(host, "0123456789") && strings.Trim(host, "0123456789.*?") == ""
 }
 
+// isNumeric reports whether a host is no address and ends in a number. Some resolvers read such a name as an address: 134744072 and
+// 8.8.2056 are 8.8.8.8.
+func isNumeric(host string) bool {
+	if isAddress(host) {
+		return false
+	}
+	host = strings.TrimSuffix(host, ".")
+	last := host[strings.LastIndex(host, ".")+1:]
+	if hex, ok := strings.CutPrefix(last, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
+	}
+	return last != "" && strings.Trim(last, "0123456789") == ""
+}
+
 func isAddress(host string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil
 }
 
-// CheckHostPattern returns an error for a text that is neither a pattern of Auth.Hosts nor an IPv6 address in brackets.
-func CheckHostPattern(pattern string) error {
-	fault := fmt.Errorf("auth header host %q is not a pattern such as oz-relayer-*", pattern)
+// CheckPattern returns an error for a text that is neither a pattern nor an IPv6 address in brackets.
+func CheckPattern(pattern string) error {
+	fault := fmt.Errorf("host %q is not a pattern such as oz-relayer-*", pattern)
 	if pattern == "" {
 		return fault
 	}
