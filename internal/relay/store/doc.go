@@ -4,6 +4,10 @@
 // A row is the authority on its transaction; a message of the queue only names it. Each change of a row, its history, and the
 // webhook that reports it to the client are one statement, and so one database transaction.
 //
+// # The chain
+//
+// All transactions of a database are for one chain. ClaimChain stores it once. Nothing but an operator's statement changes it.
+//
 // # Submission
 //
 // A consumer calls Begin before it sends a request to a relayer. Begin stores the chosen relayer and takes the row's lease.

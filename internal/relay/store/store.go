@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/big"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -32,6 +33,8 @@ type Store struct {
 	db    *pgxpool.Pool
 	cfg   Config
 	apply string // SQL that applies reports
+
+	chain atomic.Uint64 // of the transactions; 0 until it was read
 }
 
 // New returns a Store. It does not close db.
