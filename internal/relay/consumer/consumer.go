@@ -58,7 +58,9 @@ type Want struct {
 // Choice is a chosen relayer. Done must be called: with the result of the submission, or with nil if there was none.
 // Later calls do nothing.
 type Choice struct {
-	Route   relay.Route
+	Route relay.Route
+	// Network is the relayer's network, by its own name for it.
+	Network string
 	Relayer Relayer
 	Done    func(*upstream.Result)
 }

@@ -48,7 +48,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	leased, cancel := context.WithDeadline(ctx, s.deadline)
 	defer cancel()
 	result := choice.Relayer.Submit(leased, upstream.Submission{
-		RelayerID: choice.Route.RelayerID, IdempotencyKey: s.tx.RelayerKey(), Scope: choice.Route.Scope, To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value,
+		RelayerID: choice.Route.RelayerID, IdempotencyKey: s.tx.RelayerKey(), Scope: choice.Route.Scope, Network: choice.Network, To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value,
 		GasLimit: s.tx.GasLimit, Speed: string(s.tx.Speed), Traceparent: traceparent,
 	})
 	span.SetAttributes(attribute.String("rollcall.outcome", result.Outcome.String()), attribute.String("rollcall.relayer_transaction", result.Transaction.ID))

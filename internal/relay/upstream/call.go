@@ -125,9 +125,11 @@ func reason(ctx context.Context, err error) string {
 // local reports whether a call failed because of this machine or its caller, not because of the relayer. A caller's deadline is before
 // the relayer's.
 func local(parent context.Context, err error) bool {
-	if parent.Err() != nil {
-		return true
-	}
+	return parent.Err() != nil || exhausted(err)
+}
+
+// exhausted reports whether a call failed because this machine lacked a resource.
+func exhausted(err error) bool {
 	for _, full := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
 		if errors.Is(err, full) {
 			return true

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -45,7 +46,7 @@ type Config struct {
 	Key string `json:"-"`
 	// RelayerID is the relayer to use; default: the first usable one that the relayer lists.
 	RelayerID string
-	// Network is the network, by the relayer's name for it, that the relayer must have. Default: any.
+	// Network is the network, by the relayer's name for it, that the relayer must have. Default: any that has the caller's chain.
 	Network string
 	// SubmitTimeout bounds a submission. Default 30 s.
 	SubmitTimeout time.Duration
@@ -55,7 +56,7 @@ type Config struct {
 	ConnectTimeout time.Duration
 	// CAs verify the relayer's certificate. Default: the system's.
 	CAs *x509.CertPool
-	// Dial opens connections. Default: a [net.Dialer].
+	// Dial opens connections. Its error is [hostlist.ErrRefused] if the key must not go to the host. Default: a [net.Dialer].
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -96,9 +97,14 @@ func New(cfg Config) (*Client, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
+	return &Client{cfg: cfg, base: base, http: newHTTP(cfg)}, nil
+}
+
+// newHTTP returns the HTTP client of a configuration with its defaults.
+func newHTTP(cfg Config) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // alone: a connection's count of bytes belongs to one request
-	return &Client{cfg: cfg, base: base, http: &http.Client{
+	return &http.Client{
 		Transport: &http.Transport{
 			Proxy: nil, // a proxy's errors could not be told from the relayer's
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -120,7 +126,24 @@ func New(cfg Config) (*Client, error) {
 			MaxResponseHeaderBytes: maxHeader,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	}
+}
+
+// errEnded means that the connection of a [Client.pinned] has ended.
+var errEnded = errors.New("the connection on which its network was read has ended")
+
+// pinned returns a Client whose calls, one after the other, use one connection, so that the same process answers them. When that has
+// ended, they fail with errEnded before a byte is sent.
+func (c *Client) pinned() *Client {
+	cfg := c.cfg
+	var dialed atomic.Bool
+	cfg.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dialed.Swap(true) {
+			return nil, errEnded
+		}
+		return c.cfg.Dial(ctx, network, address)
+	}
+	return &Client{cfg: cfg, base: c.base, http: newHTTP(cfg)}
 }
 
 // URL returns the base URL, without a trailing slash.

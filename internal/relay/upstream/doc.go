@@ -47,6 +47,12 @@
 //
 // This project's relayer is recognized by the header Idempotency-Scope, or by the scope that the submission requires.
 //
+// # The chain
+//
+// A transaction must reach no other chain. A scope belongs to one chain, so that a relayer whose chain has changed answers 412. Before a
+// submission to a relayer without a scope, [Client.Submit] reads the relayer's network, on the connection that the submission then uses:
+// a process that was started again with another network has ended that connection. A failed reading is NotDone.
+//
 // # Idempotency
 //
 // OpenZeppelin's relayer has no idempotency; its answers carry no Idempotency-Scope, and [Info.Scope] is empty. This
@@ -60,6 +66,9 @@
 // byte of the body. Retry-After is bounded. Texts from a relayer are cut, made printable, and cleared of the API key.
 //
 // # Not guaranteed
+//
+// A process that gives one of its relayers another network while it runs, or a proxy that sends the requests of one connection to several
+// processes, can do so between the reading of the network and the submission.
 //
 // A lookup that finds nothing does not prove that a request was lost: the relayer may still be processing it. The caller
 // waits longer than the relayer's own timeout (30 s by default) before it believes that. OpenZeppelin's relayer deletes

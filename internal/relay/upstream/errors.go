@@ -12,8 +12,11 @@ var (
 	ErrNotFound = errors.New("transaction not found")
 	// ErrNoRelayer: there is no relayer with the id, or none at all. A cached [Info] is out of date.
 	ErrNoRelayer = errors.New("no such relayer")
-	// ErrOtherNetwork: there are relayers, and none of them has the network of the [Config].
+	// ErrOtherNetwork: there are relayers, and none of them has the network of the [Config], or the one of a cached [Info] has another
+	// network now.
 	ErrOtherNetwork = errors.New("another network")
+	// ErrOtherHost: Config.Dial does not connect to the host of the URL, so that it gets neither the key nor a transaction.
+	ErrOtherHost = errors.New("its host is not allowed")
 	// ErrOtherScope: the relayer has another idempotency scope than the [Ref]. A cached [Info] is out of date.
 	ErrOtherScope = errors.New("the relayer has another idempotency scope")
 	// ErrTooLarge: the response exceeds the bound.
@@ -32,6 +35,9 @@ type Error struct {
 	RetryAfter time.Duration
 	// Unknown reports that a call that changes something may have been done.
 	Unknown bool
+
+	// exhausted reports that this machine lacked a resource for the call.
+	exhausted bool
 }
 
 func (e *Error) Error() string {

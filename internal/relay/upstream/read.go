@@ -6,10 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/hostlist"
 )
 
 // Info describes a relayer, by its own answers.
@@ -19,6 +25,10 @@ type Info struct {
 	// Scope is the idempotency scope of the caller's keys; "" if the relayer has no idempotency.
 	Scope            string
 	Paused, Disabled bool
+	// Network is the relayer's name for its network.
+	Network string
+	// ChainID is the chain of the network, if its name has it, as that of this project's relayer; else 0, and [Client.Chain] returns it.
+	ChainID uint64
 }
 
 // Usable reports whether the relayer accepts submissions.
@@ -82,17 +92,70 @@ func (c *Client) Discover(ctx context.Context) (Info, error) {
 		}
 	}
 	if first == nil && other != "" {
-		return Info{}, fmt.Errorf("list relayers: %w", c.otherNetwork(other))
+		return Info{}, fmt.Errorf("list relayers: %w", c.otherNetwork(other, c.cfg.Network))
 	}
 	if first == nil {
 		return Info{}, fmt.Errorf("list relayers: %w", ErrNoRelayer)
 	}
-	return Info{RelayerID: first.ID, Scope: scope, Paused: first.Paused, Disabled: first.disabled()}, nil
+	return c.info(first.ID, scope, first), nil
+}
+
+// info returns the Info of a relayer's answer.
+func (c *Client) info(id, scope string, r *relayerBody) Info {
+	i := Info{RelayerID: id, Scope: scope, Paused: r.Paused, Disabled: r.disabled(), Network: r.Network}
+	if number, ok := strings.CutPrefix(r.Network, "evm:"); ok && scope != "" { // others name their networks as they like
+		i.ChainID, _ = strconv.ParseUint(number, 10, 63) // 0 if it is none
+	}
+	return i
 }
 
 // otherNetwork returns why a relayer is not used.
-func (c *Client) otherNetwork(network string) error {
-	return fmt.Errorf("%w: it has network %q, and %q is configured", ErrOtherNetwork, c.printable(network), c.cfg.Network)
+func (c *Client) otherNetwork(network, want string) error {
+	return fmt.Errorf("%w: it has network %q instead of %q", ErrOtherNetwork, c.printable(network), c.printable(want))
+}
+
+// Confirm reads the relayer of an Info again, and returns what has become of it. It fails with [ErrOtherNetwork] or [ErrOtherScope] if
+// another relayer answers by now under the same id.
+func (c *Client) Confirm(ctx context.Context, known Info) (Info, error) {
+	now, err := c.relayer(ctx, known.Ref(), "")
+	switch {
+	case err != nil:
+		return Info{}, err
+	case now.Network != known.Network:
+		return Info{}, fmt.Errorf("read relayer %s: %w", known.RelayerID, c.otherNetwork(now.Network, known.Network))
+	case now.Scope != known.Scope:
+		return Info{}, fmt.Errorf("read relayer %s: %w", known.RelayerID, ErrOtherScope)
+	}
+	now.ChainID = known.ChainID
+	return now, nil
+}
+
+// Chain returns the chain of a relayer, as its own node reports it. One that is paused or disabled may not call its node.
+func (c *Client) Chain(ctx context.Context, of Info) (uint64, error) {
+	fail := func(err error) error { return fmt.Errorf("read the chain of relayer %s: %w", of.RelayerID, err) }
+	limited, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
+	defer cancel()
+	resp, err := c.do(limited, &request{
+		method: http.MethodPost, path: "/relayers/" + url.PathEscape(of.RelayerID) + "/rpc",
+		body: []byte(`{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}`),
+	})
+	if err != nil {
+		return 0, fail(readFailed(limited, err, false))
+	}
+	var answer struct {
+		Result *hexutil.Uint64 `json:"result"`
+		Data   struct {        // around the result in OpenZeppelin's older versions
+			Result *hexutil.Uint64 `json:"result"`
+		} `json:"data"`
+	}
+	if resp.code != http.StatusOK || resp.bodyErr != nil || json.Unmarshal(resp.body, &answer) != nil {
+		return 0, fail(&Error{Code: resp.code, Reason: "no chain id", RetryAfter: resp.retryAfter(time.Now())})
+	}
+	id := cmp.Or(answer.Result, answer.Data.Result)
+	if id == nil || *id == 0 || *id > math.MaxInt64 {
+		return 0, fail(&Error{Code: resp.code, Reason: "no chain id"})
+	}
+	return uint64(*id), nil
 }
 
 // relayer reads one relayer. It must have the network, unless that is "".
@@ -103,9 +166,9 @@ func (c *Client) relayer(ctx context.Context, ref Ref, network string) (Info, er
 		return Info{}, fmt.Errorf("read relayer %s: %w", ref.ID, noRelayer(err))
 	}
 	if network != "" && r.Network != network {
-		return Info{}, fmt.Errorf("read relayer %s: %w", ref.ID, c.otherNetwork(r.Network))
+		return Info{}, fmt.Errorf("read relayer %s: %w", ref.ID, c.otherNetwork(r.Network, network))
 	}
-	return Info{RelayerID: ref.ID, Scope: resp.scope(), Paused: r.Paused, Disabled: r.disabled()}, nil
+	return c.info(ref.ID, resp.scope(), &r), nil
 }
 
 // noRelayer returns ErrNoRelayer for the relayer's own 404.
@@ -195,8 +258,7 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	changes := method != http.MethodGet
 	resp, err := c.do(limited, r)
 	if err != nil {
-		failed, _ := errors.AsType[*callError](err)
-		return nil, nil, &Error{Reason: reason(limited, failed.err), Unknown: changes && failed.sent > 0}
+		return nil, nil, readFailed(limited, err, changes)
 	}
 	e, application := decodeEnvelope(resp.body)
 	fail := func(why string) error {
@@ -223,4 +285,13 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 		return nil, nil, fail("other data than the relayer's")
 	}
 	return resp, &e, nil
+}
+
+// readFailed returns the error of a call other than a submission that has no response. changes reports that it may have changed something.
+func readFailed(limited context.Context, err error, changes bool) error {
+	if errors.Is(err, hostlist.ErrRefused) {
+		return fmt.Errorf("%w: %w", ErrOtherHost, hostlist.ErrRefused)
+	}
+	failed, _ := errors.AsType[*callError](err)
+	return &Error{Reason: reason(limited, failed.err), Unknown: changes && failed.sent > 0, exhausted: exhausted(failed.err)}
 }

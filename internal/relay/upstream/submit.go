@@ -22,6 +22,8 @@ type Submission struct {
 	IdempotencyKey string
 	// Scope is the idempotency scope that the relayer must have; "" for any.
 	Scope string
+	// Network is the network that a relayer without a scope must have, by its own name for it; "" for any.
+	Network string
 
 	To       *common.Address // nil creates a contract
 	Data     []byte
@@ -89,6 +91,15 @@ func (c *Client) Submit(ctx context.Context, s Submission) (result Result) {
 	}
 	limited, cancel := context.WithTimeout(ctx, c.cfg.SubmitTimeout)
 	defer cancel()
+	if s.Scope == "" && s.Network != "" {
+		// A scope is of one chain, and its relayer compares it. Any other relayer is asked for its network, on the connection that the
+		// submission is to use: one that was restarted with another network has ended that.
+		c = c.pinned()
+		defer c.http.CloseIdleConnections()
+		if _, err := c.Confirm(limited, Info{RelayerID: s.RelayerID, Network: s.Network}); err != nil {
+			return unconfirmed(ctx, err)
+		}
+	}
 	resp, err := c.do(limited, r)
 	if err != nil {
 		failed, _ := errors.AsType[*callError](err)
@@ -134,6 +145,18 @@ func submitRequest(s *Submission) (*request, error) {
 
 func transactionsPath(relayerID string) string {
 	return "/relayers/" + url.PathEscape(relayerID) + "/transactions"
+}
+
+// unconfirmed returns the result of a submission that was not sent, because its relayer's network could not be read, or is another one.
+func unconfirmed(parent context.Context, err error) Result {
+	r := Result{Outcome: NotDone, Reason: "not sent: " + clip(err.Error()), Fault: parent.Err() == nil}
+	if failed, ok := errors.AsType[*Error](err); ok {
+		r.Code, r.RetryAfter, r.Busy = failed.Code, failed.RetryAfter, failed.Code == http.StatusTooManyRequests
+		r.Fault = r.Fault && !failed.exhausted && !r.Busy
+		return r
+	}
+	r.Stale = r.Fault // another relayer answers, or none
+	return r
 }
 
 // submitFailed returns the result of a submission without a response.

@@ -39,8 +39,10 @@ type Options struct {
 	Scope string
 	// Pool holds the transactions; stand-ins may share it. Default: one of its own.
 	Pool *Pool
-	// Network is the relayer's network. Default "dev".
+	// Network is the relayer's network. Default "dev", or with a scope "evm:" and the chain.
 	Network string
+	// ChainID is the chain of the relayer's node. Default 1337.
+	ChainID uint64
 	// With are relayers that the same process serves. They are listed first.
 	With []*Relayer
 	// NewestFirst lists the newest transactions first.
@@ -93,6 +95,7 @@ const (
 	Cancel Op = "cancel" // of a transaction
 	Find   Op = "find"   // of relayers
 	Status Op = "status" // of a relayer
+	RPC    Op = "rpc"    // of a relayer's node
 )
 
 // Call is a request to which a fault responds.
@@ -130,7 +133,11 @@ type Relayer struct {
 // Start starts a stand-in, which stops when the test ends.
 func Start(t testing.TB, o Options) *Relayer {
 	t.Helper()
-	o.ID, o.Key, o.Network = cmp.Or(o.ID, "relayer-1"), cmp.Or(o.Key, Key), cmp.Or(o.Network, "dev")
+	o.ID, o.Key, o.ChainID = cmp.Or(o.ID, "relayer-1"), cmp.Or(o.Key, Key), cmp.Or(o.ChainID, 1337)
+	if o.Network == "" && o.Scope != "" {
+		o.Network = fmt.Sprintf("evm:%d", o.ChainID)
+	}
+	o.Network = cmp.Or(o.Network, "dev")
 	if o.Pool == nil {
 		o.Pool = NewPool()
 	}
@@ -216,6 +223,11 @@ func (r *Relayer) Rename(id string) { r.set(func() { r.o.ID = id }) }
 
 // Rescope changes the relayer's idempotency scope.
 func (r *Relayer) Rescope(scope string) { r.set(func() { r.o.Scope = scope }) }
+
+// Move gives the relayer another network, as when another process is started at its address.
+func (r *Relayer) Move(network string, chainID uint64) {
+	r.set(func() { r.o.Network, r.o.ChainID = network, chainID })
+}
 
 func (r *Relayer) set(change func()) {
 	r.mu.Lock()
@@ -326,6 +338,7 @@ func (r *Relayer) handler() http.Handler {
 		"GET /api/v1/relayers":                           {Find, (*Relayer).relayers},
 		"GET /api/v1/relayers/{id}":                      {Find, (*Relayer).relayer},
 		"GET /api/v1/relayers/{id}/status":               {Status, (*Relayer).status},
+		"POST /api/v1/relayers/{id}/rpc":                 {RPC, (*Relayer).rpc},
 		"POST /api/v1/relayers/{id}/transactions":        {Submit, (*Relayer).submit},
 		"GET /api/v1/relayers/{id}/transactions":         {List, (*Relayer).list},
 		"GET /api/v1/relayers/{id}/transactions/{tx}":    {Get, (*Relayer).transaction},
@@ -425,6 +438,17 @@ func (r *Relayer) relayers(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (r *Relayer) relayer(w http.ResponseWriter, _ *http.Request) { ok(w, r.describe()) }
+
+// rpc responds to eth_chainId.
+func (r *Relayer) rpc(w http.ResponseWriter, _ *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.paused || r.disabled {
+		fail(w, http.StatusForbidden, "Relayer paused or disabled")
+		return
+	}
+	write(w, http.StatusOK, map[string]any{"jsonrpc": "2.0", "id": 1, "result": fmt.Sprintf("%#x", r.o.ChainID), "error": nil})
+}
 
 func (r *Relayer) status(w http.ResponseWriter, _ *http.Request) {
 	pending := 0
