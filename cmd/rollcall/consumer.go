@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/hostlist"
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
@@ -50,12 +52,14 @@ type relayersFlags struct {
 	Keys        string        `name:"relayer-keys" env:"CONSUMER_RELAYER_KEYS" placeholder:"ID:KEY,…" secret:"" help:"API keys for single relayers, by the ids of their services; better in a file."`
 	KeysFile    string        `name:"relayer-keys-file" env:"CONSUMER_RELAYER_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
 	URLTemplate string        `name:"relayer-url-template" env:"RELAYER_URL_TEMPLATE" default:"http://oz-relayer-{N}:3000" placeholder:"URL" help:"URL of relayers that Redis lists without one: {N} is the number of oz-relayer-N, {id} is the id."`
+	Hosts       []string      `name:"relayer-hosts" env:"CONSUMER_RELAYER_HOSTS" placeholder:"PATTERN|NETWORK" help:"Hosts to which API keys and transactions may go: patterns of names, in which * and ? match within one label, addresses, and networks such as 10.0.0.0/8, which must have the address that any other name resolves to. By default the host of the URL template, private networks and loopback."`
 	RelayerID   string        `name:"relayer-id" env:"CONSUMER_RELAYER_ID" placeholder:"ID" help:"Id that every relayer must have in its own API; one without it is not used. By default the first usable EVM relayer behind each URL."`
-	Network     string        `name:"relayer-network" env:"CONSUMER_NETWORK" placeholder:"NAME" help:"Network that every relayer must have, by the name in its own API; one of another network is not used. By default any."`
+	Network     string        `name:"relayer-network" env:"CONSUMER_NETWORK" placeholder:"NAME" help:"Network that every relayer must have, by the name in its own API; one of another network is not used. By default any of the database's chain."`
 	Timeout     time.Duration `name:"relayer-timeout" env:"CONSUMER_RELAYER_TIMEOUT" default:"30s" min:"100ms" max:"5m" help:"Time that a relayer has to answer a transaction. An answer that does not come in time leaves the outcome unknown."`
 	CAFile      string        `name:"relayer-ca-file" env:"CONSUMER_RELAYER_CA_FILE" placeholder:"FILE" help:"Certificates of the CAs that those of https:// relayers must lead to, PEM; by default the system's."`
 
-	keys relayerKeys // read by check
+	keys  relayerKeys   // read by check
+	hosts hostlist.List // likewise
 }
 
 func (r *relayersFlags) check(p *config.Problems) {
@@ -92,7 +96,28 @@ func (r *relayersFlags) check(p *config.Problems) {
 	}
 	if _, err := upstream.CheckURL(strings.NewReplacer("{N}", "0", "{id}", "id").Replace(r.URLTemplate)); r.URLTemplate != "" && err != nil {
 		p.Addf(&r.URLTemplate, "give one such as http://oz-relayer-{N}:3000", "%v", err)
+		return
 	}
+	hosts := r.Hosts
+	if len(hosts) == 0 {
+		hosts = append(slices.Clone(hostlist.Private), templateHosts(r.URLTemplate)...)
+	}
+	if r.hosts, err = hostlist.Parse(hosts); err != nil {
+		p.Addf(&r.Hosts, "give names such as oz-relayer-* and networks such as 10.0.0.0/8", "%v", err)
+	}
+}
+
+// templateHosts returns the pattern of a template's host.
+func templateHosts(template string) []string {
+	_, host, _ := strings.Cut(template, "://")
+	host, _, _ = strings.Cut(host, "/")
+	if port := strings.LastIndexByte(host, ':'); port > strings.LastIndexByte(host, ']') {
+		host = host[:port]
+	}
+	if host == "" {
+		return nil
+	}
+	return []string{strings.NewReplacer("{N}", "*", "{id}", "*").Replace(host)}
 }
 
 // lease returns how long a consumer may submit one transaction. If it dies, another one goes on after that.
@@ -107,7 +132,9 @@ func (r *relayersFlags) client(id, url string) (*upstream.Client, error) {
 	if key == "" {
 		return nil, fmt.Errorf("no API key for relayer %s: give CONSUMER_RELAYER_KEY, or one for it in CONSUMER_RELAYER_KEYS", id)
 	}
-	return upstream.New(upstream.Config{URL: url, Key: key, RelayerID: r.RelayerID, Network: r.Network, SubmitTimeout: r.Timeout, CAs: cli.ReadCAs(r.CAFile)})
+	return upstream.New(upstream.Config{
+		URL: url, Key: key, RelayerID: r.RelayerID, Network: r.Network, SubmitTimeout: r.Timeout, CAs: cli.ReadCAs(r.CAFile), Dial: r.hosts.Dial,
+	})
 }
 
 // Check reports what is wrong with the settings together.
@@ -184,6 +211,9 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 		Redis: redis, Prefix: c.Redis.KeyPrefix, URLTemplate: c.Relayers.URLTemplate, Client: c.Relayers.client, Store: s.store,
 		Registerer: reg, Logger: log,
 	})
+	if err := relayers.CheckChain(ctx); err != nil {
+		return err
+	}
 	tracer, endTracing, err := c.Tracing.Open(ctx, "consumer", log)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -25,6 +26,8 @@ import (
 // Store is the part of the store that a Fleet calls.
 type Store interface {
 	Outstanding(ctx context.Context, stuckAfter time.Duration) ([]store.Outstanding, error)
+	Chain(ctx context.Context) (uint64, error)
+	ClaimChain(ctx context.Context, id uint64) (uint64, error)
 }
 
 // Config configures a Fleet. Fields without a default are required.
@@ -61,7 +64,8 @@ type Fleet struct {
 	members map[string]*member // by the id of the service
 	readAt  time.Time          // of the last successful read of Redis
 	left    map[route]*upstream.Client
-	causes  map[string]string // why listed relayers are not used, by id, as logged
+	causes  map[string]error // why listed relayers are not used, by id, as logged
+	unread  int              // members of the set that were not read
 
 	usual usual
 }
@@ -76,7 +80,7 @@ func New(cfg Config) *Fleet {
 	cfg.SilentAfter = cmp.Or(cfg.SilentAfter, 3*time.Second)
 	f := &Fleet{
 		cfg: cfg, log: cfg.Logger.With("component", "fleet"), wake: make(chan struct{}, 1), members: map[string]*member{}, left: map[route]*upstream.Client{},
-		causes: map[string]string{},
+		causes: map[string]error{},
 	}
 	f.counts = batch.New(batch.Config{Timeout: loadTimeout}, f.count)
 	f.metrics = newMetrics(cfg.Registerer, f)
@@ -233,16 +237,28 @@ func (f *Fleet) Sharing(at relay.Route) (sharing []*upstream.Client) {
 	return sharing[:min(len(sharing), maxSharing)]
 }
 
-// Health returns why no relayer can be chosen, at once; nil if one can.
+// Health returns why no relayer can be chosen, and which ones are refused, at once; nil if one can and none is.
 func (f *Fleet) Health() error {
-	all := f.list()
-	if len(all) == 0 {
-		return errors.New("no relayer is listed in Redis, or it cannot be read")
+	var problems []string
+	switch all := f.list(); {
+	case len(all) == 0:
+		problems = append(problems, "no relayer is listed in Redis, or it cannot be read")
+	case !slices.ContainsFunc(all, func(m *member) bool { return m.suits(consumer.Want{}, time.Now()) }):
+		problems = append(problems, "every relayer fails, is paused or disabled, or has another id or network than configured, or another chain")
 	}
-	if !slices.ContainsFunc(all, func(m *member) bool { return m.suits(consumer.Want{}, time.Now()) }) {
-		return errors.New("every relayer fails, is paused or disabled, or has another id or network than configured")
+	if problem := f.refusals(); problem != "" {
+		problems = append(problems, problem)
 	}
-	return nil
+	f.mu.Lock()
+	unread := f.unread
+	f.mu.Unlock()
+	if unread > 0 {
+		problems = append(problems, fmt.Sprintf("Redis lists %d relayers more than the %d that are read", unread, maxMembers))
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(problems, "; "))
 }
 
 // Client returns the client of a route's relayer, also if that is not live any more; nil if nothing is known of it.
@@ -318,7 +334,7 @@ func (f *Fleet) set(ctx context.Context, all map[string]listed) {
 	}
 }
 
-// matched records whether a listed relayer has the configured id and network, or why it has not.
+// matched records whether a listed relayer has the configured id and network and the chain, and an allowed host, or why it has not.
 func (f *Fleet) matched(id string, other bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -338,8 +354,8 @@ func (f *Fleet) unusable() int {
 
 // explain logs why a listed relayer is not used, once for each cause. The caller holds mu.
 func (f *Fleet) explain(id string, err error) {
-	if f.causes[id] != err.Error() {
-		f.causes[id] = err.Error()
+	if before := f.causes[id]; before == nil || before.Error() != err.Error() {
+		f.causes[id] = err
 		f.log.Warn("relayer not usable", "service", id, "err", err)
 	}
 }

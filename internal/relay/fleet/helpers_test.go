@@ -41,6 +41,15 @@ type world struct {
 	relayers map[string]*upstreamtest.Relayer
 	registry *prometheus.Registry
 	db       *database // nil: Outstanding counts
+	chain    atomic.Uint64
+}
+
+// Chain and ClaimChain are the store's.
+func (w *world) Chain(context.Context) (uint64, error) { return w.chain.Load(), nil }
+
+func (w *world) ClaimChain(_ context.Context, id uint64) (uint64, error) {
+	w.chain.CompareAndSwap(0, id)
+	return w.chain.Load(), nil
 }
 
 // Outstanding counts what the store would: the transactions that the stand-ins have accepted and not mined.
@@ -168,7 +177,7 @@ func (w *world) submit(ctx context.Context, chosen ...func(id string)) string {
 	}
 	to := common.Address{1}
 	result := choice.Relayer.Submit(ctx, upstream.Submission{
-		RelayerID: choice.Route.RelayerID, Scope: choice.Route.Scope, IdempotencyKey: uuid.NewString(), To: &to, Value: big.NewInt(1), GasLimit: 100_000,
+		RelayerID: choice.Route.RelayerID, Scope: choice.Route.Scope, Network: choice.Network, IdempotencyKey: uuid.NewString(), To: &to, Value: big.NewInt(1), GasLimit: 100_000,
 	})
 	if w.db != nil && result.Outcome == upstream.Accepted {
 		route := choice.Route

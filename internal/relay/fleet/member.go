@@ -55,10 +55,12 @@ type member struct {
 	stop    context.CancelFunc
 	done    chan struct{}
 	wake    chan struct{}
+	// chainAt is when the relayer was last asked for its chain; zero if it is to be asked. Only run uses it.
+	chainAt time.Time
 
 	mu             sync.Mutex
 	info           *upstream.Info // nil: to be looked up
-	other          bool           // no relayer behind the URL has the configured id or network
+	other          bool           // no relayer behind the URL has the configured id or network, and the chain, or its host is not allowed
 	pending        int            // as the relayer reported
 	outstanding    store.Outstanding
 	uncounted      float64     // average share of the unmined transactions that the relayer does not count
@@ -141,40 +143,46 @@ func (m *member) readLoad(ctx context.Context) (answered bool) {
 	m.mu.Lock()
 	info := m.info
 	m.mu.Unlock()
-	var err error
 	searched := info == nil
-	if searched {
-		var found upstream.Info
-		found, err = m.client.Discover(ctx)
-		info = &found
+	stale := time.Since(m.chainAt) > chainEvery
+	found, err := m.fleet.identify(ctx, m.client, info, stale)
+	if err == nil && stale && found.Usable() {
+		m.chainAt = time.Now()
 	}
 	var load upstream.Load
 	if err == nil {
-		load, err = m.client.Load(ctx, info.Ref())
+		load, err = m.client.Load(ctx, found.Ref())
 	}
-	other := searched && (errors.Is(err, upstream.ErrNoRelayer) || errors.Is(err, upstream.ErrOtherNetwork))
+	if err != nil {
+		m.chainAt = time.Time{} // another relayer may answer next
+	}
+	missing := errors.Is(err, upstream.ErrNoRelayer) || errors.Is(err, upstream.ErrOtherNetwork)
+	other := searched && missing || refusal(err) != ""
 	m.fleet.matched(m.id, other, err)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.other = other || m.other && err != nil
 	if other {
+		m.info = nil
 		return false
 	}
 	if err != nil {
 		if m.failedReadings++; m.failedReadings == silentReadings {
 			m.fleet.log.Warn("load of a relayer cannot be read", "service", m.id, "err", err)
 		}
-		if errors.Is(err, upstream.ErrNoRelayer) || errors.Is(err, upstream.ErrOtherScope) {
+		if missing || errors.Is(err, upstream.ErrOtherScope) {
 			m.info = nil
+			if !searched {
+				m.readNow() // the relayer that answers now is looked up
+			}
 		}
 		return false
 	}
 	if m.info == nil && !searched { // a submission has proved it wrong meanwhile
 		return false
 	}
-	known := *info
-	known.Paused, known.Disabled = load.Paused, load.Disabled
-	m.info, m.pending, m.failedReadings = &known, load.Pending, 0
+	found.Paused, found.Disabled = found.Paused || load.Paused, found.Disabled || load.Disabled
+	m.info, m.pending, m.failedReadings = &found, load.Pending, 0
 	return true
 }
 
@@ -211,7 +219,7 @@ func (m *member) suits(w consumer.Want, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.info == nil, !m.info.Usable(), now.Before(m.pausedUntil):
+	case m.info == nil, !m.info.Usable(), m.info.ChainID == 0, now.Before(m.pausedUntil):
 		return false
 	case w.Resume && m.info.Scope != w.Scope, w.Keyed && m.info.Scope == "", w.Avoid != "" && m.info.Scope == w.Avoid:
 		return false
@@ -236,7 +244,7 @@ func (m *member) usable() bool {
 	return m.info != nil && m.info.Usable()
 }
 
-// mismatched reports whether no relayer behind the URL has the configured id or network.
+// mismatched reports whether no relayer behind the URL has the configured id or network, and the chain, or its host is not allowed.
 func (m *member) mismatched() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -330,6 +338,7 @@ func (m *member) take(now time.Time) (consumer.Choice, bool) {
 	var once sync.Once
 	return consumer.Choice{
 		Route:   relay.Route{Relayer: m.id, URL: m.url, RelayerID: m.info.RelayerID, Scope: m.info.Scope},
+		Network: m.info.Network,
 		Relayer: m.client,
 		Done: func(r *upstream.Result) {
 			once.Do(func() {

@@ -46,8 +46,18 @@ func newMetrics(reg prometheus.Registerer, f *Fleet) *metrics {
 		return float64(n)
 	})
 	gauge("rollcall_relay_relayers_unusable",
-		"Relayers that Redis lists and that cannot be used: no valid URL, no API key, or another id or network than configured.",
+		"Relayers that Redis lists and that cannot be used: no valid URL, no API key, another id or network than configured, another chain, or a host that is not allowed.",
 		func() float64 { return float64(f.unusable()) })
+	if reg != nil {
+		reg.MustRegister(refusedCollector{f, prometheus.NewDesc("rollcall_relay_relayer_refused",
+			"1 for each relayer that Redis lists and that gets neither the API key nor transactions, because of its host or its chain; 16 at most.",
+			[]string{"service", "cause"}, nil)})
+	}
+	gauge("rollcall_relay_relayers_unread", "Relayers that Redis lists and that are not read, because there are too many.", func() float64 {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return float64(f.unread)
+	})
 	gauge("rollcall_relay_relayers_age_seconds", "Time since the live relayers were last read from Redis.", func() float64 {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -3,8 +3,8 @@ package fleet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -16,8 +16,10 @@ import (
 const (
 	// readTimeout bounds one read of Redis.
 	readTimeout = 2 * time.Second
-	// maxMembers bounds the set of relayers.
-	maxMembers = 10_000
+	// maxMembers bounds the set of relayers, and pageMembers how many of them one command reads.
+	maxMembers, pageMembers = 10_000, 2000
+	// maxPages bounds the commands. The pages of a sparse set have fewer members.
+	maxPages = 4 * maxMembers / pageMembers
 	// maxIDBytes bounds the id of a service, a DNS label.
 	maxIDBytes = 63
 	// quiet is after how long without a message the connection is checked.
@@ -89,21 +91,16 @@ type listed struct {
 func (f *Fleet) read(ctx context.Context) (all map[string]listed, age time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	ids, err := f.cfg.Redis.SMembers(ctx, f.activeKey()).Result()
+	ids, err := f.listedIDs(ctx)
 	if err != nil {
 		return nil, 0, err
-	}
-	if len(ids) > maxMembers {
-		return nil, 0, fmt.Errorf("%s has %d members; at most %d are used", f.activeKey(), len(ids), maxMembers)
 	}
 	found := make(map[string]*redis.StringCmd, len(ids))
 	var updated *redis.StringCmd
 	var now *redis.TimeCmd
 	if _, err = f.cfg.Redis.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, id := range ids {
-			if id != "" && len(id) <= maxIDBytes {
-				found[id] = p.HGet(ctx, f.statusKey(id), "url")
-			}
+			found[id] = p.HGet(ctx, f.statusKey(id), "url")
 		}
 		updated, now = p.HGet(ctx, f.metaKey(), "updated_at"), p.Time(ctx)
 		return nil
@@ -125,6 +122,81 @@ func (f *Fleet) read(ctx context.Context) (all map[string]listed, age time.Durat
 		all[id] = listed{url, err}
 	}
 	return all, age, nil
+}
+
+// listedIDs returns the ids in the set of relayers, maxMembers at most. If the set has more, those that answer now are among them.
+func (f *Fleet) listedIDs(ctx context.Context) ([]string, error) {
+	found := map[string]bool{}
+	var ids []string
+	add := func(id string) {
+		if id != "" && len(id) <= maxIDBytes && !found[id] && len(ids) < maxMembers {
+			found[id] = true
+			ids = append(ids, id)
+		}
+	}
+	total, err := f.cfg.Redis.SCard(ctx, f.activeKey()).Result()
+	if err == nil && total > maxMembers {
+		err = f.stillListed(ctx, add)
+	}
+	if err != nil {
+		return nil, err
+	}
+	unread := 0
+	for page, cursor := 1, uint64(0); ; page++ {
+		var more []string
+		if more, cursor, err = f.cfg.Redis.SScan(ctx, f.activeKey(), cursor, "", pageMembers).Result(); err != nil {
+			return nil, err
+		}
+		for _, id := range more {
+			add(id)
+		}
+		if cursor == 0 {
+			break
+		}
+		if len(ids) == maxMembers || page == maxPages {
+			unread = max(1, int(total)-len(ids))
+			break
+		}
+	}
+	f.setUnread(unread)
+	return ids, nil
+}
+
+// stillListed calls add with the relayers that answer and are still in the set.
+func (f *Fleet) stillListed(ctx context.Context, add func(id string)) error {
+	answering := slices.DeleteFunc(f.list(), func(m *member) bool { return !m.answering() })
+	if len(answering) == 0 {
+		return nil
+	}
+	is := make([]*redis.BoolCmd, len(answering))
+	if _, err := f.cfg.Redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, m := range answering {
+			is[i] = p.SIsMember(ctx, f.activeKey(), m.id)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for i, m := range answering {
+		if is[i].Val() {
+			add(m.id)
+		}
+	}
+	return nil
+}
+
+// setUnread records how many members of the set are not read.
+func (f *Fleet) setUnread(n int) {
+	f.mu.Lock()
+	before := f.unread
+	f.unread = n
+	f.mu.Unlock()
+	switch {
+	case n > 0 && before == 0:
+		f.log.Warn("Redis lists more relayers than are read", "set", f.activeKey(), "most", maxMembers, "unread", n)
+	case n == 0 && before > 0:
+		f.log.Info("all relayers that Redis lists are read again", "set", f.activeKey())
+	}
 }
 
 // follow makes each message of the discovery cluster cause a read. Without the right to subscribe, the polling suffices.
