@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -54,7 +55,7 @@ type apiCmd struct {
 // forwardFlags are the ERC-2771 forwarder of gasless transactions.
 type forwardFlags struct {
 	Address string   `name:"forwarder" env:"FORWARDER_ADDRESS" placeholder:"ADDRESS" help:"ERC-2771 forwarder contract that executes gasless transactions; without one there are none."`
-	ChainID uint64   `name:"chain-id" env:"API_CHAIN_ID,RELAYER_CHAIN_ID" placeholder:"ID" help:"Chain of the forwarder, which every node must report."`
+	ChainID uint64   `name:"chain-id" env:"API_CHAIN_ID,RELAYER_CHAIN_ID" placeholder:"ID" help:"Chain of all transactions, which every node and the database must have; required with a forwarder. By default the database's, which the first relayer gives it."`
 	RPCURLs []string `name:"rpc-urls" env:"API_RPC_URLS,RELAYER_RPC_URLS,RELAYER_RPC_URL" placeholder:"URL" secret:"" help:"Nodes of that chain, the preferred one first."`
 	RPCFile string   `name:"rpc-urls-file" env:"API_RPC_URLS_FILE,RELAYER_RPC_URLS_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
 }
@@ -155,6 +156,18 @@ func (f *forwardFlags) check(p *config.Problems) {
 	}
 }
 
+// claim gives the database the configured chain, or returns that it has another one.
+func (f *forwardFlags) claim(ctx context.Context, s *store.Store) error {
+	if f.ChainID == 0 {
+		return nil
+	}
+	chain, err := s.ClaimChain(ctx, f.ChainID)
+	if err == nil && chain != f.ChainID {
+		return fmt.Errorf("the transactions of this database are for chain %d, and API_CHAIN_ID is %d: correct it, or use the database of that chain", chain, f.ChainID)
+	}
+	return err
+}
+
 func (f *forwardFlags) open(log *slog.Logger, reg prometheus.Registerer) (*evm.Client, error) {
 	return evm.Open(evm.Config{ChainID: f.ChainID, Endpoints: f.RPCURLs, Logger: log, Metrics: evm.NewMetrics(reg)})
 }
@@ -236,6 +249,9 @@ func (c *apiCmd) run(stages *shutdownStages, log *slog.Logger, reg *prometheus.R
 		return err
 	}
 	defer closing(&err, s)
+	if err := c.Forward.claim(stages.ctx, s.store); err != nil {
+		return err
+	}
 	hooks.Logger, hooks.Metrics = log, webhook.NewMetrics(reg)
 	deliverer, err := webhook.New(s.db, store.Webhooks(), hooks)
 	if err != nil {

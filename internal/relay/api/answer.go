@@ -32,6 +32,7 @@ func acceptedOf(tx *relay.Transaction) accepted {
 // view is a transaction as its client reads it.
 type view struct {
 	accepted
+	ChainID     *uint64     `json:"chainId"` // null while the database has none
 	Kind        relay.Kind  `json:"kind"`
 	Reason      string      `json:"reason"`
 	Revision    int         `json:"revision"`
@@ -45,9 +46,9 @@ type view struct {
 	UpdatedAt   string      `json:"updatedAt"`
 }
 
-func viewOf(tx *relay.Transaction) view {
+func viewOf(tx *relay.Transaction, chain *uint64) view {
 	v := view{
-		accepted: acceptedOf(tx), Kind: tx.Kind, Reason: tx.Reason, Revision: tx.Revision, To: tx.To.Hex(), Value: tx.Value.String(),
+		accepted: acceptedOf(tx), ChainID: chain, Kind: tx.Kind, Reason: tx.Reason, Revision: tx.Revision, To: tx.To.Hex(), Value: tx.Value.String(),
 		Data: hexutil.Encode(tx.Data), GasLimit: tx.GasLimit, Speed: tx.Speed, UpdatedAt: timestamp(tx.UpdatedAt),
 	}
 	if tx.Forward != nil {

@@ -6,6 +6,8 @@
 // one client with an equal request gets the stored transaction; with another request it gets a 422. A 503 means that nothing was
 // stored, and a 504 that this is unknown: the client repeats the request with the same key.
 //
+// All transactions are for the chain of the database. A request that names another one is refused.
+//
 // A request with an unknown or repeated member, or a bad value, gets a 400 that names the member, the value and the remedy. Errors
 // are JSON of this API's own. A client whose Accept names application/problem+json gets them as in RFC 9457.
 //

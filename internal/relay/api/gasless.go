@@ -32,6 +32,7 @@ var errNoForwarder = &statusError{http.StatusNotImplemented, "not_implemented", 
 // gaslessRequest is the body of a gasless request. A field that is missing or null has the zero value.
 type gaslessRequest struct {
 	transactionID string
+	chainID       *big.Int // as of a direct request
 	request       struct {
 		given                       bool
 		from, to                    *common.Address
@@ -49,6 +50,8 @@ func (r *gaslessRequest) field(name, value []byte) (err error) {
 	switch string(name) {
 	case "transactionId":
 		r.transactionID, err = optional(jsonbody.Text, "transactionId", value)
+	case "chainId":
+		r.chainID, err = optional(jsonbody.Amount, "chainId", value)
 	case "request":
 		if r.request.given = !jsonbody.IsNull(value); r.request.given {
 			err = object("request", value, r.requestField)
@@ -62,7 +65,7 @@ func (r *gaslessRequest) field(name, value []byte) (err error) {
 	case "speed":
 		r.speed, err = optional(speed, "speed", value)
 	default:
-		err = jsonbody.Unknown("", name, "transactionId", "request", "signature", "domain", "speed")
+		err = jsonbody.Unknown("", name, "transactionId", "chainId", "request", "signature", "domain", "speed")
 	}
 	return err
 }
@@ -161,6 +164,9 @@ func (h *Handler) gasless(ctx context.Context, c *call) error {
 		return err
 	}
 	request, err := body.parse()
+	if err == nil {
+		err = c.checkChain(ctx, body.chainID)
+	}
 	if err != nil {
 		return err
 	}

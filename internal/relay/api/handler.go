@@ -37,6 +37,7 @@ type Store interface {
 	Get(ctx context.Context, client, publicID string) (*relay.Transaction, error)
 	List(ctx context.Context, f store.Filter) ([]*relay.Transaction, error)
 	Apply(ctx context.Context, reports []relay.Update) ([]store.Applied, error)
+	Chain(ctx context.Context) (uint64, error)
 }
 
 // Config configures the API. Fields without a default are required.

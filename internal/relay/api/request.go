@@ -28,6 +28,7 @@ const (
 // directRequest is the body of a direct request. A field that is missing or null has the zero value.
 type directRequest struct {
 	transactionID   string
+	chainID         *big.Int // that of the transactions; nil: not compared
 	to              *common.Address
 	value, gasLimit *big.Int
 	data            []byte
@@ -39,6 +40,8 @@ func (r *directRequest) field(name, value []byte) (err error) {
 	switch string(name) {
 	case "transactionId":
 		r.transactionID, err = optional(jsonbody.Text, "transactionId", value)
+	case "chainId":
+		r.chainID, err = optional(jsonbody.Amount, "chainId", value)
 	case "to":
 		r.to, err = optional(jsonbody.Address, "to", value)
 	case "value":
@@ -50,7 +53,7 @@ func (r *directRequest) field(name, value []byte) (err error) {
 	case "speed":
 		r.speed, err = optional(speed, "speed", value)
 	default:
-		err = jsonbody.Unknown("", name, "transactionId", "to", "value", "data", "gasLimit", "speed")
+		err = jsonbody.Unknown("", name, "transactionId", "chainId", "to", "value", "data", "gasLimit", "speed")
 	}
 	return err
 }

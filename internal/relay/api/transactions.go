@@ -27,6 +27,9 @@ func (h *Handler) direct(ctx context.Context, c *call) error {
 		return err
 	}
 	tx, err := body.transaction()
+	if err == nil {
+		err = c.checkChain(ctx, body.chainID)
+	}
 	if err != nil {
 		return err
 	}
@@ -77,7 +80,11 @@ func (h *Handler) status(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	body := encode(viewOf(tx))
+	chain, err := c.shownChain(ctx)
+	if err != nil {
+		return err
+	}
+	body := encode(viewOf(tx, chain))
 	h.cfg.Cache.Put(ctx, c.client, id, tx, read, body)
 	write(c.w, http.StatusOK, body)
 	return nil
@@ -112,8 +119,12 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 		found = found[:want]
 		p.Next = new(found[want-1].ID.String())
 	}
+	chain, err := c.shownChain(ctx)
+	if err != nil {
+		return err
+	}
 	for _, tx := range found {
-		p.Transactions = append(p.Transactions, viewOf(tx))
+		p.Transactions = append(p.Transactions, viewOf(tx, chain))
 	}
 	h.answerList(c.w, p)
 	return nil
