@@ -159,11 +159,10 @@ var sendRows = slices.Concat([]row[Outcome]{
 	// Nonces.
 	{text: "nonce too low", means: NonceTooLow, source: gethCore}, // also Nethermind, Besu, Erigon, Reth, Arbitrum
 	{text: "oldnonce", means: NonceTooLow, source: netherOld},
-	{text: "invalid transaction nonce", means: NonceTooLow, source: arbitrum}, // or too high: look; as the next three
+	{text: "invalid transaction nonce", means: NonceTooLow, source: arbitrum}, // or too high: look; so the next three
 	{text: "the tx doesn't have the correct nonce", means: NonceTooLow, source: ganache},
 	{text: "invalid nonce; got", means: NonceTooLow, source: ethermint},
 	{text: "incorrect account sequence", means: NonceTooLow, source: cosmos},
-	{text: "too low, expected", means: NonceTooLow, source: revm}, // nonce …
 	{text: "transaction already finalized", means: NonceTooLow, source: harmony},
 	{text: "pool(stale)", means: NonceTooLow, source: frontier},
 	{text: "invalidtransaction::stale", means: NonceTooLow, source: frontier},
@@ -171,7 +170,6 @@ var sendRows = slices.Concat([]row[Outcome]{
 	{text: "noncetoohigh: nonce exceeds max nonce", means: Refused, source: netherTx},
 	{text: "nonce has max value", means: Refused, source: gethCore},
 	{text: "nonce too high", means: NonceTooHigh, source: gethCore}, // also Nethermind, Besu, Reth, Arbitrum
-	{text: "too high, expected", means: NonceTooHigh, source: revm}, // nonce …
 	{text: "nonce too far in future", means: NonceTooHigh, source: netherPool},
 	{text: "too distant future", means: NonceTooHigh, source: conflux},
 	{text: "invalidtransaction::future", means: NonceTooHigh, source: frontier},

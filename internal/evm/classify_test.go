@@ -123,8 +123,6 @@ func TestClassify_ClientMessages(t *testing.T) {
 		{"Nethermind", "OwnNonceAlreadyUsed", -32010, ReplacementUnderpriced},
 		{"Besu", "transaction invalid transaction up-front cost 0x2 exceeds transaction sender account balance 0x1", -32004, InsufficientFunds},
 		{"Reth", "lack of funds (1) for max fee (2)", -32003, InsufficientFunds},
-		{"Reth", "nonce 3 too low, expected 5", -32003, NonceTooLow},
-		{"Reth", "nonce 9 too high, expected 5", -32003, NonceTooHigh},
 		{"Reth", "gas price is less than basefee", -32003, FeeCapTooLow},
 		{"Reth", "priority fee is greater than max fee", -32003, TipAboveCap},
 		{"Reth", "call gas cost (53000) exceeds the gas limit (21000)", -32003, IntrinsicGas},
