@@ -87,7 +87,8 @@ type chainFlags struct {
 	PollInterval  time.Duration `env:"RELAYER_POLL_INTERVAL" default:"1s" min:"50ms" max:"1m" help:"How often a node without subscription is asked for a new block."`
 	Timeout       time.Duration `name:"rpc-timeout" env:"RELAYER_RPC_TIMEOUT" default:"5s" min:"100ms" max:"1m" help:"Time a node has for an answer."`
 	MaxRPS        []int         `name:"rpc-max-rps" env:"RELAYER_RPC_MAX_RPS,RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second, each item of a batch counted: a number for each node, in their order, or one for all. 0, the default, for any; a lower limit is learned from a node's refusals."`
-	MaxHeadAge    time.Duration `env:"RELAYER_MAX_HEAD_AGE" default:"10m" min:"0s" help:"Age of the newest block above which a node counts as stuck; 0 for any, as on a chain that makes blocks only when there is something in them."`
+	MaxHeadAge    time.Duration `env:"RELAYER_MAX_HEAD_AGE" default:"0s" min:"0s" help:"Age of the newest block above which a node counts as stuck; 0 for any, as on a chain that makes blocks only when there is something in them."`
+	MaxLag        time.Duration `env:"RELAYER_MAX_LAG" default:"5s" min:"100ms" max:"1h" help:"How much older than the others' newest block that of a node may be, and at least three blocks; one that shows the same block for six times as long, while others have a later one, counts as lagging too."`
 	Confirmations uint64        `env:"RELAYER_CONFIRMATIONS" default:"12" min:"1" max:"10000" help:"Blocks, its own included, that make a transaction final."`
 	Finality      string        `env:"RELAYER_FINALITY" enum:"depth,safe,finalized" default:"depth" help:"What else makes a transaction final: depth is nothing else; safe and finalized are a node's tags, which its block has to have reached, too. Where nodes lack the tag nothing becomes final."`
 	AnchorDepth   uint64        `env:"RELAYER_ANCHOR_DEPTH" default:"64" min:"1" max:"100000" help:"Depth of the block by which the chain is recognized, not less than the confirmations, and more where nodes have finalized only an older one: a reorganization that goes deeper stops all sending."`
@@ -195,7 +196,7 @@ func (c *chainFlags) check(p *config.Problems) {
 func (c *chainFlags) config() evm.Config {
 	return evm.Config{
 		ChainID: c.ID, Endpoints: c.RPCURLs, Subscribe: c.SubscribeURL, Timeout: c.Timeout, PollInterval: c.PollInterval,
-		BroadcastAll: c.BroadcastAll, MaxHeadAge: c.MaxHeadAge, MaxRPS: c.MaxRPS,
+		BroadcastAll: c.BroadcastAll, MaxHeadAge: c.MaxHeadAge, MaxLag: c.MaxLag, MaxRPS: c.MaxRPS,
 	}
 }
 

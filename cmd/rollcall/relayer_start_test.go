@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,11 +17,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
@@ -231,4 +234,58 @@ func TestRelayer_WarnsOncePerCause(t *testing.T) {
 		}
 		r.stop(t)
 	})
+}
+
+// No block for an hour is no fault on a chain that makes blocks on demand.
+func TestRelayer_ChainIsQuiet_ReadyAndSends(t *testing.T) {
+	t.Parallel()
+	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
+	key := signertest.Keys(t, t.Name(), 1)[0].Address
+	chain.Fund(testchain.Ether(1), key)
+	node, err := proxy.Open(proxy.Config{HTTP: chain.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, node.Close()) })
+	node.SetRules(proxy.Rule{Name: "old", Methods: []string{"eth_getBlockByNumber", "eth_getBlockByHash"}, Fault: proxy.Fault{
+		Kind: proxy.Change, Alter: func(block json.RawMessage) json.RawMessage {
+			var fields map[string]any
+			if json.Unmarshal(block, &fields) != nil || fields == nil {
+				return block
+			}
+			fields["timestamp"] = hexutil.Uint64(time.Now().Add(-time.Hour).Unix())
+			block, _ = json.Marshal(fields)
+			return block
+		},
+	}})
+	r := startRelayer(t, "DATABASE_URL="+testpostgres.New(t).URL(), "RELAYER_RPC_URLS="+node.URL())
+	ready := func() bool {
+		code, reason := r.reason()
+		return code == http.StatusOK && reason == ""
+	}
+	require.Eventually(t, ready, time.Minute, 20*time.Millisecond, "%s", r.out)
+	_, body := get(r.url + "/api/v1/ready")
+	require.Contains(t, fmt.Sprint(body["components"]), "is 1h0m")
+
+	call := func(method, path, body string) (answer struct{ Data struct{ ID, Status string } }) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, r.url+"/api/v1/relayers/pool/transactions"+path, strings.NewReader(body))
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+startKey)
+		req.Header.Set("Content-Type", "application/json")
+		response, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer func() { _ = response.Body.Close() }()
+		require.Equal(t, 2, response.StatusCode/100, "%s", r.out)
+		require.NoError(t, json.NewDecoder(response.Body).Decode(&answer))
+		return answer
+	}
+	tx := call(http.MethodPost, "", `{"to":"`+lower(chain.Accounts[0].Address)+`","value":1}`).Data
+	reaches := func(status string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return call(http.MethodGet, "/"+tx.ID, "").Data.Status == status }, time.Minute, 20*time.Millisecond, "%s", r.out)
+	}
+	reaches("submitted")
+	chain.Commit()
+	reaches("mined")
+	require.True(t, ready(), "%s", r.out)
+	r.stop(t)
 }

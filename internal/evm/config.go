@@ -34,8 +34,11 @@ type Config struct {
 	Silence time.Duration
 	// BroadcastAll makes Send send transactions to every endpoint instead of the first that accepts them.
 	BroadcastAll bool
-	// MaxLag is how many blocks an endpoint may be behind the best one before others are preferred to it. Default 3.
-	MaxLag uint64
+	// MaxLag is how much older than the best endpoint's newest block that of an endpoint may be before others are preferred to
+	// it. Default 5 s. An endpoint that is not more than MaxLagBlocks behind comes after others only if it shows the same block
+	// for six times as long while others have a later one. Default of MaxLagBlocks 3.
+	MaxLag       time.Duration
+	MaxLagBlocks uint64
 	// MaxHeadAge is how old the newest block may be before an endpoint is reported as stuck. Default 0, which allows
 	// any age, because a chain without traffic may make no blocks.
 	MaxHeadAge time.Duration
@@ -83,13 +86,14 @@ func (cfg Config) withDefaults() (Config, error) {
 		{"health interval", &cfg.HealthInterval, max(5*time.Second, cfg.PollInterval)},
 		{"silence", &cfg.Silence, 10 * time.Second},
 		{"maximal age of the head", &cfg.MaxHeadAge, 0},
+		{"maximal lag", &cfg.MaxLag, 5 * time.Second},
 	} {
 		if *d.value < 0 {
 			complain("%s: %s is negative", d.name, *d.value)
 		}
 		*d.value = cmp.Or(*d.value, d.def)
 	}
-	cfg.MaxLag = cmp.Or(cfg.MaxLag, 3)
+	cfg.MaxLagBlocks = cmp.Or(cfg.MaxLagBlocks, 3)
 	cfg.BatchSize = cmp.Or(cfg.BatchSize, 100)
 	if cfg.BatchSize < 1 || cfg.BatchSize > 1000 {
 		complain("batch size: %d is not 1 to 1000", cfg.BatchSize)

@@ -7,9 +7,10 @@
 //
 // A Client has several endpoints in order of preference. Every endpoint must report the configured chain id before it
 // is used, again each minute and after each failure. An endpoint of another chain is asked for nothing but its chain
-// id, and receives no transactions. A call goes to the first healthy endpoint. An endpoint that lags more than
-// Config.MaxLag blocks behind the best one comes after those that do not. An endpoint that failed recently comes last.
-// A rate-limited endpoint is not used.
+// id, and receives no transactions. A call goes to the first healthy endpoint. An endpoint that lags behind the best one
+// by more than Config.MaxLag, or whose newest block is old while it reports that it is syncing, comes after those that do
+// not. The age alone is no fault unless Config.MaxHeadAge is set. An endpoint that failed recently comes last. A
+// rate-limited endpoint is not used.
 //
 // A call goes on to the next endpoint only if there is no answer: no connection, a timeout, 5xx, an answer that is
 // truncated or not JSON, a rate limit, or a JSON-RPC error about the node instead of the call. An endpoint that hangs

@@ -47,22 +47,26 @@ type endpoint struct {
 
 	verifying chan struct{} // full while its chain id is read; all other callers wait for that
 
-	mu       sync.Mutex
-	verified time.Time // when it last reported the right chain; zero if it must do so before it is used
-	chainID  uint64    // as last reported
-	genesis  common.Hash
-	head     Header
-	seen     time.Time // when head was read
-	lag      uint64    // blocks behind the best endpoint, when head was read
-	failures int       // in a row
-	failedAt time.Time // when a request last got no answer
-	until    time.Time // not asked until then
-	limited  bool      // until comes from a rate limit
-	warned   time.Time // when its failure was last logged
-	reason   string    // of the last failure; empty if it is healthy
-	batches  batchSize
-	methods  map[string]*methodHealth
-	excluded Exclusion // why it must not be used; zero if it may be
+	mu        sync.Mutex
+	verified  time.Time // when it last reported the right chain; zero if it must do so before it is used
+	chainID   uint64    // as last reported
+	genesis   common.Hash
+	head      Header
+	seen      time.Time // when head was read
+	lag       uint64    // blocks behind the best endpoint, when head was read
+	lagging   bool      // too far behind then
+	behind    time.Time // since when it has reported head while another endpoint had a later block; zero: it had not
+	syncing   bool      // as it said itself, while its head was old
+	syncingAt time.Time // when it was last asked
+	failures  int       // in a row
+	failedAt  time.Time // when a request last got no answer
+	until     time.Time // not asked until then
+	limited   bool      // until comes from a rate limit
+	warned    time.Time // when its failure was last logged
+	reason    string    // of the last failure; empty if it is healthy
+	batches   batchSize
+	methods   map[string]*methodHealth
+	excluded  Exclusion // why it must not be used; zero if it may be
 }
 
 func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
@@ -113,7 +117,7 @@ func (ep *endpoint) healthOf(now time.Time, methods ...string) endpointHealth {
 		s = standingFailing
 	case ep.verified.IsZero():
 		s = standingUnverified
-	case ep.lag > ep.cfg.MaxLag:
+	case ep.syncing || ep.lagging:
 		s = standingLagging
 	}
 	for _, method := range methods {
@@ -399,17 +403,31 @@ func (ep *endpoint) rejectEndpoint(err error) error {
 	return e
 }
 
+// stuckFactor is the multiple of Config.MaxLag for which an endpoint may show the same block while others have a later one. On
+// a chain that makes a block now and then it never gets many blocks behind.
+const stuckFactor = 6
+
 // observe records the endpoint's head.
-func (ep *endpoint) observe(h Header, best uint64) {
+func (ep *endpoint) observe(h, best Header) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	ep.head, ep.seen, ep.lag = h, time.Now(), 0
-	if best > h.Number {
-		ep.lag = best - h.Number
+	now := time.Now()
+	moved := h.Hash != ep.head.Hash
+	ep.head, ep.seen, ep.lag, ep.lagging = h, now, 0, false
+	switch {
+	case best.Number <= h.Number:
+		ep.behind = time.Time{}
+	case moved || ep.behind.IsZero():
+		ep.behind = now
+	}
+	if best.Number > h.Number {
+		ep.lag = best.Number - h.Number
+		ep.lagging = ep.lag > ep.cfg.MaxLagBlocks && best.Time.Sub(h.Time) > ep.cfg.MaxLag || now.Sub(ep.behind) > stuckFactor*ep.cfg.MaxLag
 	}
 	ep.cfg.Metrics.head.WithLabelValues(ep.name).Set(float64(h.Number))
+	ep.cfg.Metrics.headTime.WithLabelValues(ep.name).Set(float64(h.Time.Unix()))
 	up := 0.0
-	if ep.lag <= ep.cfg.MaxLag && ep.excluded == (Exclusion{}) {
+	if !ep.syncing && !ep.lagging && ep.excluded == (Exclusion{}) {
 		up = 1
 	}
 	ep.cfg.Metrics.up.WithLabelValues(ep.name).Set(up)

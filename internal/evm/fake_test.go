@@ -165,6 +165,6 @@ func numberOf(param json.RawMessage, head uint64) uint64 {
 
 // blockJSON returns block n of the chain with the given byte.
 func blockJSON(n uint64, chain byte) string {
-	return fmt.Sprintf(`{"number":"%#x","hash":"0x%02x%062x","parentHash":"0x%02x%062x","timestamp":"0x1","transactions":[]}`,
-		n, chain, n, chain, n-1)
+	return fmt.Sprintf(`{"number":"%#x","hash":"0x%02x%062x","parentHash":"0x%02x%062x","timestamp":"%#x","transactions":[]}`,
+		n, chain, n, chain, n-1, 12*n)
 }

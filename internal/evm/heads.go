@@ -1,6 +1,7 @@
 package evm
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
@@ -88,19 +90,23 @@ func (c *Client) Next(ctx context.Context, after common.Hash) (Header, error) {
 }
 
 // best returns the highest head that a usable endpoint, or the subscription, has reported.
-func (c *Client) best() uint64 {
-	var best uint64
+func (c *Client) best() (best Header) {
+	higher := func(h Header) {
+		if h.Number > best.Number {
+			best = h
+		}
+	}
 	for _, ep := range c.endpoints {
 		ep.mu.Lock()
 		if ep.failures == 0 && ep.failing()[headMethod] == "" && ep.chainID == c.cfg.ChainID && ep.excluded == (Exclusion{}) {
-			best = max(best, ep.head.Number)
+			higher(ep.head)
 		}
 		ep.mu.Unlock()
 	}
 	c.heads.mu.Lock()
 	defer c.heads.mu.Unlock()
 	if c.heads.live {
-		best = max(best, c.heads.pushed.Number)
+		higher(c.heads.pushed)
 	}
 	return best
 }
@@ -161,7 +167,64 @@ func (c *Client) poll(ctx context.Context, ep *endpoint) {
 	} else if s == standingLimited {
 		return
 	}
-	_, _ = c.newest(ctx, ep) // errors are recorded, too
+	if h, err := c.newest(ctx, ep); err == nil { // errors are recorded, too
+		ep.checkSyncing(ctx, h)
+	}
+}
+
+const (
+	// quietAge is the age of an endpoint's newest block above which it is asked whether it is syncing. No block for as long is
+	// no fault by itself: a chain may make blocks only when there are transactions.
+	quietAge = time.Minute
+	// syncingEvery is how often it is asked then.
+	syncingEvery = 10 * time.Second
+)
+
+// checkSyncing asks an endpoint whose newest block is old whether it is syncing. A syncing endpoint comes after the others. A
+// node without eth_syncing is not syncing.
+func (ep *endpoint) checkSyncing(ctx context.Context, newest Header) {
+	quiet, now := time.Since(newest.Time) > quietAge, time.Now()
+	ep.mu.Lock()
+	due := quiet && now.Sub(ep.syncingAt) >= syncingEvery
+	if due {
+		ep.syncingAt = now
+	}
+	ep.mu.Unlock()
+	if quiet && !due {
+		return
+	}
+	syncing := false
+	if due {
+		answers, err := ep.ask(ctx, []call{{method: "eth_syncing", answers: anyError}})
+		if err != nil {
+			return
+		}
+		syncing = answers[0].err == nil && isSyncing(answers[0].result)
+	}
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.syncing != syncing {
+		ep.log.Info("endpoint has begun or ended to sync", "syncing", syncing, "head", newest.Number)
+	}
+	if ep.syncing = syncing; syncing {
+		ep.down()
+	}
+}
+
+// isSyncing reports whether the result of eth_syncing means that the node lacks blocks. Some nodes return an object also when
+// they have them all.
+func isSyncing(result json.RawMessage) bool {
+	var blocks struct {
+		Current *hexutil.Uint64 `json:"currentBlock"`
+		Highest *hexutil.Uint64 `json:"highestBlock"`
+	}
+	switch text := string(bytes.TrimSpace(result)); {
+	case text == "false" || isNull(result):
+		return false
+	case json.Unmarshal(result, &blocks) != nil || blocks.Current == nil || blocks.Highest == nil:
+		return true
+	}
+	return *blocks.Highest > *blocks.Current
 }
 
 // newest reads an endpoint's head.

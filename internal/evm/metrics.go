@@ -13,6 +13,7 @@ type Metrics struct {
 	duration *prometheus.HistogramVec
 	up       *prometheus.GaugeVec
 	head     *prometheus.GaugeVec
+	headTime *prometheus.GaugeVec
 	excluded *prometheus.GaugeVec
 }
 
@@ -34,6 +35,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"endpoint"}),
 		head: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_rpc_head_number", Help: "Number of the newest block that an endpoint has reported.",
+		}, []string{"endpoint"}),
+		headTime: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rollcall_rpc_head_timestamp_seconds", Help: "Unix time of the newest block that an endpoint has reported, by the chain's clock.",
 		}, []string{"endpoint"}),
 		excluded: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_rpc_endpoint_excluded", Help: "1 while an endpoint is not used because it is on another chain, or has another history than the recorded one.",

@@ -41,18 +41,19 @@ type EndpointStatus struct {
 	HeadTime time.Time         `json:"head_time"` // of the block
 	SeenAt   time.Time         `json:"seen_at"`   // when the head was read
 	Lag      uint64            `json:"lag"`       // blocks behind the best endpoint then
+	Syncing  bool              `json:"syncing"`   // as it says itself
 }
 
 // Status returns the state of all endpoints.
 func (c *Client) Status() Status {
 	now := time.Now()
-	s := Status{ChainID: c.cfg.ChainID, Head: c.best(), Subscribed: c.heads.isLive()}
+	s := Status{ChainID: c.cfg.ChainID, Head: c.best().Number, Subscribed: c.heads.isLive()}
 	for _, ep := range c.endpoints {
 		standing := ep.healthOf(now)
 		ep.mu.Lock()
 		e := EndpointStatus{
 			Endpoint: ep.name, ChainID: ep.chainID, Genesis: ep.genesis,
-			Head: ep.head.Number, HeadTime: ep.head.Time, SeenAt: ep.seen, Lag: ep.lag,
+			Head: ep.head.Number, HeadTime: ep.head.Time, SeenAt: ep.seen, Lag: ep.lag, Syncing: ep.syncing,
 			Failing: ep.failing(),
 		}
 		switch {
@@ -66,6 +67,8 @@ func (c *Client) Status() Status {
 			e.Reason = headMethod + ": " + e.Failing[headMethod]
 		case ep.head.IsZero():
 			e.Reason = "has not answered yet"
+		case standing == standingLagging && ep.syncing:
+			e.Reason = fmt.Sprintf("it is syncing, and its newest block is %s old", now.Sub(ep.head.Time).Round(time.Second))
 		case standing == standingLagging:
 			e.Reason = fmt.Sprintf("%d blocks behind the best endpoint", ep.lag)
 			if len(c.endpoints) == 1 { // there is no other

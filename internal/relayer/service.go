@@ -123,6 +123,8 @@ type Component struct {
 	Problem string // "" if there is none
 	// Degraded reports that the relayer relays despite the problem.
 	Degraded bool
+	// Info is a remark that is no problem; "" if there is none.
+	Info string
 }
 
 // Patch is a change of a relayer; nil fields are kept.

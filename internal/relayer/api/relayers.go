@@ -171,7 +171,7 @@ func (h *Handler) ready(_ context.Context, c *exchange) error {
 			}
 			out.Status = openzeppelin.Degraded
 		}
-		out.Components[part.Name] = openzeppelin.Component{Status: status, Error: part.Problem}
+		out.Components[part.Name] = openzeppelin.Component{Status: status, Error: part.Problem, Info: part.Info}
 	}
 	code := http.StatusOK
 	if !out.Ready {

@@ -146,6 +146,10 @@ func (c *client) Status() evm.Status {
 	return evm.Status{ChainID: c.world.chainID, Endpoints: []evm.EndpointStatus{{Endpoint: "memory", OK: true, ChainID: c.world.chainID}}}
 }
 
+func (c *client) CountsWithin(ctx context.Context, _ time.Duration, block common.Hash, addrs []common.Address) []evm.Counts {
+	return c.Counts(ctx, block, addrs)
+}
+
 func (c *client) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []evm.Counts {
 	n := evm.Counts{Endpoint: "memory"}
 	v := new(view{c: c})

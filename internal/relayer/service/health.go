@@ -17,6 +17,8 @@ const (
 	// healthInterval is the interval of health checks; healthLimit bounds the database's part of one.
 	healthInterval = time.Second
 	healthLimit    = 3 * time.Second
+	// quietAge is the age of the newest block above which it is reported, which is no fault.
+	quietAge = time.Minute
 )
 
 // Health implements [relayer.Service]. It returns the result of the last check.
@@ -94,7 +96,11 @@ func (s *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 	}
 	status := s.cfg.Chain.Status()
 	var nodes []string
+	var newest time.Time
 	for _, e := range status.Endpoints {
+		if e.HeadTime.After(newest) {
+			newest = e.HeadTime
+		}
 		switch {
 		case !e.OK:
 			nodes = append(nodes, e.Endpoint+": "+e.Reason)
@@ -103,6 +109,9 @@ func (s *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 		}
 	}
 	add("rpc", strings.Join(nodes, "; "), status.OK())
+	if age := h.At.Sub(newest); !newest.IsZero() && age > quietAge {
+		h.Components[len(h.Components)-1].Info = fmt.Sprintf("the newest block, %d, is %s old", status.Head, age.Round(time.Second))
+	}
 	if s.cfg.Rounds != nil {
 		add("rounds", s.roundsProblem(ctx, rounds), false)
 	}

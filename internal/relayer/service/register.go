@@ -108,7 +108,7 @@ func (s *Service) firstNonces(ctx context.Context, keys []common.Address) (map[c
 	reports := s.readCounts(ctx, keys)
 	lags := map[string]bool{}
 	for _, ep := range s.cfg.Chain.Status().Endpoints {
-		lags[ep.Endpoint] = !ep.OK && ep.Lag > 0
+		lags[ep.Endpoint] = !ep.OK && (ep.Lag > 0 || ep.Syncing)
 	}
 	nonces := map[common.Address]uint64{}
 	var problems []error

@@ -124,4 +124,5 @@ type Readiness struct {
 type Component struct {
 	Status string `json:"status" enum:"healthy,degraded,unhealthy"`
 	Error  string `json:"error,omitempty"`
+	Info   string `json:"info,omitempty"` // no problem, such as the age of the newest block on a quiet chain
 }
