@@ -162,6 +162,13 @@ func (ep *endpoint) readFees(ctx context.Context) (Fees, error) {
 	} else if above := new(big.Int).Sub(f.GasPrice, head.BaseFee); above.Sign() > 0 {
 		suggested = above
 	}
+	// The head's own base fee is what blocks are checked by. Prices that contradict it lose: one below it would never be paid, and
+	// a tip as high as the whole price contains the base fee.
+	if above := new(big.Int).Sub(f.GasPrice, head.BaseFee); above.Sign() < 0 {
+		f.GasPrice = new(big.Int).Add(head.BaseFee, suggested)
+	} else if above.Sign() > 0 && suggested.Cmp(f.GasPrice) >= 0 {
+		suggested = above
+	}
 	f.BaseFee = head.BaseFee
 	for i := range f.Tips {
 		f.Tips[i] = suggested
@@ -173,14 +180,39 @@ func (ep *endpoint) readFees(ctx context.Context) (Fees, error) {
 		return f, answers[3].err
 	}
 	learnt := f
-	if err := learnt.learn(answers[3].result); err != nil {
+	if err := learnt.learn(answers[3].result); errors.Is(err, errContradiction) {
+		ep.log.Debug("history of fees is not used", "err", err)
+		return f, nil
+	} else if err != nil {
 		return f, ep.transportError(true, fmt.Errorf("fee history: %w", err))
 	}
 	return learnt, nil
 }
 
-// learn sets the next base fee and the tips from the answer to eth_feeHistory.
+// errContradiction means that a fee history has other base fees than the blocks. Its tips are then wrong too, because nodes
+// compute them from the base fees.
+var errContradiction = errors.New("the history of fees contradicts the newest block's base fee")
+
+// contradicts reports whether a fee history with these base fees, from the block oldest on, is of other blocks than the head.
+// The history need not have the head, because nodes process a batch in any order. Then the next base fee has to be plausible.
+func (f *Fees) contradicts(oldest *uint64, bases []*big.Int) bool {
+	if oldest != nil && *oldest <= f.Head.Number && f.Head.Number-*oldest < uint64(len(bases)-1) {
+		return bases[f.Head.Number-*oldest].Cmp(f.Head.BaseFee) != 0
+	}
+	return !f.plausible(bases[len(bases)-1])
+}
+
+// plausible reports whether a base fee may be that of the block after the head: it is between half of the head's and its double.
+// Ethereum's changes by an eighth at most. Where a chain's changes by more, the head's is used, and offers are twice as high.
+func (f *Fees) plausible(next *big.Int) bool {
+	twice := func(n *big.Int) *big.Int { return new(big.Int).Lsh(n, 1) }
+	return next.Cmp(twice(f.Head.BaseFee)) <= 0 && f.Head.BaseFee.Cmp(twice(next)) <= 0
+}
+
+// learn sets the next base fee and the tips from the answer to eth_feeHistory. It fails with errContradiction where its base fees
+// are not the chain's.
 func (f *Fees) learn(raw []byte) error {
+	var oldest *uint64
 	var bases []*big.Int
 	var ratios []string
 	var rewards [][]*big.Int
@@ -189,6 +221,10 @@ func (f *Fees) learn(raw []byte) error {
 			return nil
 		}
 		switch key {
+		case "oldestBlock":
+			n, err := parseUint(value)
+			oldest = &n
+			return err
 		case "baseFeePerGas":
 			return elements(value, func(b []byte) error {
 				base, err := parseBig(b)
@@ -217,7 +253,11 @@ func (f *Fees) learn(raw []byte) error {
 	if err != nil {
 		return err
 	}
-	if len(bases) == len(ratios)+1 { // one more than blocks: that of the next block
+	if len(bases) > 0 && f.contradicts(oldest, bases) {
+		return errContradiction
+	}
+	// One more than blocks: that of the next block.
+	if len(bases) == len(ratios)+1 && f.plausible(bases[len(bases)-1]) {
 		f.BaseFee = bases[len(bases)-1]
 	}
 	for s := range f.Tips {

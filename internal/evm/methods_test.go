@@ -278,6 +278,42 @@ func TestFees_MethodFailsAtOneEndpoint_NextEndpointAnswers(t *testing.T) {
 	}
 }
 
+// The newest block's own base fee, 100 at block 100, is what transactions are checked by. Other answers lose against it.
+func TestFees_AnswersContradictBaseFee_HeadWins(t *testing.T) {
+	t.Parallel()
+	const reward = `"gasUsedRatio":[0.5,0.5],"reward":[["0x3","0x3","0x3","0x3"],["0x3","0x3","0x3","0x3"]]`
+	for name, test := range map[string]struct {
+		price, tip, history string
+		base, fast, legacy  int64 // the legacy price is at the average speed
+	}{
+		"agree":                          {`"0xc8"`, `"0x64"`, `"oldestBlock":"0x63","baseFeePerGas":["0x5a","0x64","0x6e"],` + reward, 110, 3, 200},
+		"history of one block earlier":   {`"0xc8"`, `"0x64"`, `"oldestBlock":"0x62","baseFeePerGas":["0x50","0x5a","0x64"],` + reward, 100, 3, 200},
+		"history without base fees":      {`"0xc8"`, `"0x64"`, `"oldestBlock":"0x63","baseFeePerGas":["0x0","0x0","0x0"],` + reward, 100, 100, 200},
+		"history of another chain":       {`"0xc8"`, `"0x64"`, `"oldestBlock":"0x63","baseFeePerGas":["0x5a","0x65","0x6e"],` + reward, 100, 100, 200},
+		"history of far away":            {`"0xc8"`, `"0x64"`, `"oldestBlock":"0x1","baseFeePerGas":["0xffff","0xffff","0xffff"],` + reward, 100, 100, 200},
+		"next base fee of nothing":       {`"0xc8"`, `"0x64"`, `"oldestBlock":"0x63","baseFeePerGas":["0x5a","0x64","0x0"],` + reward, 100, 3, 200},
+		"next base fee of far too much":  {`"0xc8"`, `"0x64"`, `"oldestBlock":"0x63","baseFeePerGas":["0x5a","0x64","0xffffff"],` + reward, 100, 3, 200},
+		"price below the base fee":       {`"0x1"`, `"0xa"`, `"oldestBlock":"0x63","baseFeePerGas":["0x0","0x0","0x0"],` + reward, 100, 10, 110},
+		"no price":                       {`"0x0"`, `"0x0"`, `"oldestBlock":"0x63","baseFeePerGas":["0x5a","0x64","0x6e"],` + reward, 110, 3, 113},
+		"tip that contains the base fee": {`"0x6e"`, `"0x6e"`, `"oldestBlock":"0x63","baseFeePerGas":["0x0","0x0","0x0"],` + reward, 100, 10, 110},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := feeNode(t)
+			f.always("eth_gasPrice", test.price, "")
+			f.always("eth_maxPriorityFeePerGas", test.tip, "")
+			f.always("eth_feeHistory", "{"+test.history+"}", "")
+			c := open(t, Config{Endpoints: []string{f.url()}})
+			fees, err := c.Fees(t.Context())
+			require.NoError(t, err)
+			require.EqualValues(t, test.base, fees.BaseFee.Int64())
+			require.EqualValues(t, test.fast, fees.Tips[Fast].Int64())
+			require.EqualValues(t, test.legacy, fees.Price(Average).Int64())
+			require.Empty(t, c.Status().Endpoints[0].Failing)
+		})
+	}
+}
+
 // If no endpoint has a fee history, the node's own suggestion is used.
 func TestFees_NoHistoryAnywhere_NodesSuggestion(t *testing.T) {
 	t.Parallel()

@@ -323,7 +323,7 @@ func TestFees_NoBaseFee_HasPriceOnly(t *testing.T) {
 
 func TestFees_Tips_IgnoreEmptyBlocks(t *testing.T) {
 	t.Parallel()
-	var f Fees
+	f := Fees{Head: Header{Number: 3, BaseFee: big.NewInt(3)}}
 	for i := range f.Tips {
 		f.Tips[i] = big.NewInt(5)
 	}
@@ -332,7 +332,7 @@ func TestFees_Tips_IgnoreEmptyBlocks(t *testing.T) {
 	require.Equal(t, big.NewInt(4), f.BaseFee, "of the next block")
 	require.Equal(t, [4]*big.Int{big.NewInt(5), big.NewInt(5), big.NewInt(9), big.NewInt(9)}, f.Tips, "never falling")
 
-	f = Fees{Tips: [4]*big.Int{big.NewInt(7), big.NewInt(7), big.NewInt(7), big.NewInt(7)}}
+	f = Fees{Head: Header{BaseFee: big.NewInt(1)}, Tips: [4]*big.Int{big.NewInt(7), big.NewInt(7), big.NewInt(7), big.NewInt(7)}}
 	require.NoError(t, f.learn([]byte(`{"baseFeePerGas":["0x1","0x2"],"gasUsedRatio":[0],"reward":[["0x0","0x0","0x0","0x0"]]}`)))
 	require.Equal(t, big.NewInt(7), f.Tips[0], "nothing to learn from empty blocks")
 	require.NoError(t, f.learn([]byte(`{"baseFeePerGas":["0x1","0x2"],"gasUsedRatio":[0.1],"reward":null}`)))

@@ -71,7 +71,7 @@ func TestOpenAPI_EachRoute_ReturnsDescribedResponsesOnly(t *testing.T) {
 		a.rpcErr = nodeFailure
 		a.do("POST", "/api/v1/relayers/pool-1/rpc", `[{"jsonrpc":"2.0","id":"x","method":"eth_call"}]`)
 		a.do("POST", poolTransactions, `{"to":"`+target+`","value":1,"metadata":{"method":"m","orderbook":"o","trader":"t","request_id":"r","trace_id":"i"}}`)
-		a.health = relayer.Health{Reason: "no database", Components: []relayer.Component{{Name: "database", Problem: "away"}}}
+		a.health = relayer.Health{Reason: "no database", Components: []relayer.Component{{Name: "database", Problem: "away"}, {Name: "rpc", Info: "old"}}}
 		a.do("GET", "/health", "")
 
 		var missing []string
@@ -399,13 +399,13 @@ func TestHealth_NotReady_GivesReason(t *testing.T) {
 	require.Equal(t, "OK", w.Body.String())
 	a.health = relayer.Health{
 		Ready: true, Reason: "one node of two", At: created,
-		Components: []relayer.Component{{Name: "database"}, {Name: "rpc", Problem: "node 2 lags", Degraded: true}},
+		Components: []relayer.Component{{Name: "database", Info: "old"}, {Name: "rpc", Problem: "node 2 lags", Degraded: true}},
 	}
 	for _, path := range []string{"/health", "/api/v1/ready"} {
 		w = a.do("GET", path, "", "Authorization", "")
 		require.Equal(t, 200, w.Code)
 		require.JSONEq(t, `{"ready":true,"status":"degraded","reason":"one node of two","timestamp":"2026-11-05T09:00:00.123456Z",
-			"components":{"database":{"status":"healthy"},"rpc":{"status":"degraded","error":"node 2 lags"}}}`, w.Body.String())
+			"components":{"database":{"status":"healthy","info":"old"},"rpc":{"status":"degraded","error":"node 2 lags"}}}`, w.Body.String())
 	}
 	a.health = relayer.Health{Reason: "the database is away", At: created, Components: []relayer.Component{{Name: "database", Problem: "refused"}}}
 	for _, path := range []string{"/health", "/api/v1/ready"} {
