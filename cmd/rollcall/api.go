@@ -271,7 +271,7 @@ func (c *apiCmd) run(stages *shutdownStages, log *slog.Logger, reg *prometheus.R
 		run = append(run, nodes.Run)
 	}
 	watch := health.New(health.Config{
-		Store: s.store, Components: map[string]func() error{"queue": s.queue.Health}, Registerer: reg, Logger: log,
+		Store: s.store, Components: map[string]health.Component{"queue": {Problem: s.queue.Health}}, Registerer: reg, Logger: log,
 	})
 	starting.monitor.Store(watch)
 	handler.Start(s.store, forwards)

@@ -238,7 +238,7 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 	})
 	watch := health.New(health.Config{
 		Store: s.store, Registerer: reg, Logger: log,
-		Components: map[string]func() error{"queue": s.queue.Health, "relayers": relayers.Health},
+		Components: map[string]health.Component{"queue": {Problem: s.queue.Health}, "relayers": {Problem: relayers.Health, Class: error.Error}},
 	})
 	starting.monitor.Store(watch)
 	stages := newStages(ctx)

@@ -100,21 +100,21 @@ func (s *relayStore) Close() (err error) {
 
 // startingHealth reports why a process is not up yet, and then what its monitor reports.
 type startingHealth struct {
-	monitor atomic.Pointer[health.Monitor]
-	cause   atomic.Pointer[string]
+	monitor  atomic.Pointer[health.Monitor]
+	database atomic.Pointer[string]
 }
 
-// waiting records what the start waits for.
-func (s *startingHealth) waiting(cause string) { s.cause.Store(&cause) }
+// waiting records the class of the database's problem that the start waits for.
+func (s *startingHealth) waiting(class string) { s.database.Store(&class) }
 
 func (s *startingHealth) report() health.Report {
 	if m := s.monitor.Load(); m != nil {
 		return m.Health()
 	}
 	r := health.Report{Status: "unhealthy", Reason: "starting", Components: map[string]string{}}
-	if cause := s.cause.Load(); cause != nil {
-		r.Reason = "starting: " + *cause
-		r.Components["database"] = *cause
+	if class := s.database.Load(); class != nil {
+		r.Reason = "starting: database: " + *class
+		r.Components["database"] = *class
 	}
 	return r
 }

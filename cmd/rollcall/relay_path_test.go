@@ -112,7 +112,7 @@ func TestRelayRoles_DatabaseAway_AreUpAndSayWhy(t *testing.T) {
 			require.Eventually(t, func() bool {
 				code, text := fetch(t, "http://"+listen+"/health")
 				body = text
-				return code == http.StatusServiceUnavailable && strings.Contains(text, "refused")
+				return code == http.StatusServiceUnavailable && strings.Contains(text, "starting: database: unreachable")
 			}, 30*time.Second, 10*time.Millisecond, "%s", &b.log)
 			_, metrics := fetch(t, "http://"+listen+"/metrics")
 			require.Contains(t, metrics, "go_goroutines")

@@ -308,7 +308,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 			handler.Start(relay)
 			log.Info("relayer started", "version", cli.Version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
 				"keys", c.ring.Len(), "enabled", c.Enabled)
-		}, postgres.LogWaiting(unlimited, handler.Starting))
+		}, postgres.LogWaiting(unlimited, func(class string) { handler.Starting("database: " + class) }))
 	}); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -168,16 +169,16 @@ func urlError(err error) error {
 // waitLogged is how often a wait for the database is logged.
 const waitLogged = 10 * time.Second
 
-// LogWaiting returns a function for Config.Waiting and Migrations.Waiting. It passes the reason to report each time, and logs
-// the error at once and then every 10 s. One goroutine may call it.
-func LogWaiting(log *slog.Logger, report func(reason string)) func(error) {
+// LogWaiting returns a function for Config.Waiting and Migrations.Waiting. It passes the [Class] of the error to report each time, and
+// logs the error at once and then every 10 s. One goroutine may call it.
+func LogWaiting(log *slog.Logger, report func(class string)) func(error) {
 	var last time.Time
 	return func(err error) {
-		reason, level := "the database cannot be reached: "+Reason(err), slog.LevelWarn
+		level := slog.LevelWarn
 		if errors.Is(err, ErrLocked) { // several processes start for the first time
-			reason, level = err.Error(), slog.LevelInfo
+			level = slog.LevelInfo
 		}
-		report(reason)
+		report(cmp.Or(Class(err), "unreachable"))
 		if time.Since(last) >= waitLogged {
 			last = time.Now()
 			log.Log(context.Background(), level, "waiting for the database", "err", err)

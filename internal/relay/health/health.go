@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
 )
@@ -24,7 +25,15 @@ type Report struct {
 	Ready      bool              `json:"ready"`
 	Status     string            `json:"status"` // healthy, degraded or unhealthy
 	Reason     string            `json:"reason,omitempty"`
-	Components map[string]string `json:"components"` // the problem of each; "" if it has none
+	Components map[string]string `json:"components"` // the class of the problem of each; "" if it has none
+}
+
+// Component is a dependency besides the database.
+type Component struct {
+	// Problem returns the current problem, at once; nil if there is none. The component logs it.
+	Problem func() error
+	// Class returns the part of a problem that strangers may read. Default: that the component is unavailable.
+	Class func(error) string
 }
 
 // Store is the part of the store that a Monitor calls.
@@ -35,8 +44,8 @@ type Store interface {
 // Config configures a Monitor. Fields without a default are required.
 type Config struct {
 	Store Store
-	// Components return the problems of other dependencies, at once. Default: none.
-	Components map[string]func() error
+	// Components are the other dependencies. Default: none.
+	Components map[string]Component
 	// Interval is how often the store is read. Default 1 s.
 	Interval   time.Duration
 	Registerer prometheus.Registerer
@@ -53,7 +62,7 @@ type Monitor struct {
 	blocked       prometheus.Gauge
 
 	mu       sync.Mutex
-	database string // its problem; "" if it has none
+	database string // the class of its problem; "" if it has none
 }
 
 // New returns a Monitor, which reports that it is starting until Run has read the store.
@@ -97,7 +106,7 @@ func (m *Monitor) read(ctx context.Context) {
 	}
 	now := ""
 	if err != nil {
-		now = err.Error()
+		now = cmp.Or(postgres.Class(err), "fails")
 	} else {
 		for _, s := range relay.Statuses {
 			if !s.Final() {
@@ -112,7 +121,7 @@ func (m *Monitor) read(ctx context.Context) {
 	m.database = now
 	m.mu.Unlock()
 	switch {
-	case now != "" && before == "":
+	case now != "" && now != before:
 		m.cfg.Logger.Warn("database not readable", "component", "health", "err", err)
 	case now == "" && before != "":
 		m.cfg.Logger.Info("database readable", "component", "health")
@@ -124,10 +133,13 @@ func (m *Monitor) Health() Report {
 	m.mu.Lock()
 	r := Report{Status: "healthy", Ready: m.database == "", Components: map[string]string{"database": m.database}}
 	m.mu.Unlock()
-	for name, problem := range m.cfg.Components {
+	for name, c := range m.cfg.Components {
 		r.Components[name] = ""
-		if err := problem(); err != nil {
-			r.Components[name] = err.Error()
+		if err := c.Problem(); err != nil {
+			r.Components[name] = "unavailable"
+			if c.Class != nil {
+				r.Components[name] = c.Class(err)
+			}
 		}
 	}
 	var problems []string

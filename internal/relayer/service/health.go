@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -35,9 +37,9 @@ func (s *Service) Health() relayer.Health {
 
 // healthLoop checks the relayer's health until ctx ends.
 func (s *Service) healthLoop(ctx context.Context) {
-	rounds := &roundsWatch{good: time.Now()}
+	checks := &checks{good: time.Now(), logged: map[string]string{}}
 	for tick := time.NewTicker(healthInterval); ; {
-		h := s.checkHealth(ctx, rounds)
+		h := s.checkHealth(ctx, checks)
 		s.health.Store(&h)
 		select {
 		case <-ctx.Done():
@@ -51,7 +53,7 @@ func (s *Service) healthLoop(ctx context.Context) {
 }
 
 // checkHealth checks everything that the relayer needs to relay.
-func (s *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.Health {
+func (s *Service) checkHealth(ctx context.Context, checks *checks) relayer.Health {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
 	// The fees are read concurrently, so that a node that hangs does not use up the database's time.
@@ -62,6 +64,9 @@ func (s *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 	}()
 	h := relayer.Health{At: time.Now()}
 	add := func(name, problem string, degraded bool) {
+		if problem == "" {
+			delete(checks.logged, name)
+		}
 		h.Components = append(h.Components, relayer.Component{Name: name, Problem: problem, Degraded: degraded})
 	}
 	if s.cfg.Enabled {
@@ -78,8 +83,7 @@ func (s *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 		s.scopes.refresh(ctx, s.cfg.Store)
 	}
 	if err != nil {
-		add("database", "it does not answer", false)
-		s.cfg.Log.Debug("health of the database", "err", err)
+		add("database", cmp.Or(s.class(checks, "database", err), "fails"), false)
 	} else {
 		add("database", "", false)
 		problem, degraded := keyProblem(keys)
@@ -113,18 +117,18 @@ func (s *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.
 		h.Components[len(h.Components)-1].Info = fmt.Sprintf("the newest block, %d, is %s old", status.Head, age.Round(time.Second))
 	}
 	if s.cfg.Rounds != nil {
-		add("rounds", s.roundsProblem(ctx, rounds), false)
+		add("rounds", s.roundsProblem(ctx, checks), false)
 	}
-	problem, degraded := s.sendsProblem()
+	problem, degraded := s.sendsProblem(checks)
 	add("sends", problem, degraded)
 	if err := s.cfg.Ready(); err != nil {
-		add("chain", err.Error(), false)
+		add("chain", cmp.Or(s.class(checks, "chain", err), err.Error()), false)
 	} else {
 		add("chain", "", false)
 	}
 	queued, queuedErr := s.cfg.Store.Queued(ctx)
 	if err := <-fees; err != nil {
-		add("fees", short(err), false)
+		add("fees", s.public(checks, "fees", err), false)
 	} else {
 		add("fees", "", false)
 	}
@@ -153,8 +157,21 @@ func failing(methods map[string]string) string {
 	return strings.Join(out, ", ")
 }
 
-// short returns an error's text on one line of bounded length.
-func short(err error) string { return limited(err.Error()) }
+// public returns the part of a component's failure that strangers may read, on one line of bounded length.
+func (s *Service) public(c *checks, component string, err error) string {
+	return cmp.Or(s.class(c, component, err), limited(err.Error()))
+}
+
+// class returns the class of a failure of the database or a network, whose text may have addresses and users; "" for another failure. It
+// logs the failure when the class changes.
+func (s *Service) class(c *checks, component string, err error) string {
+	class := postgres.Class(err)
+	if class != "" && class != c.logged[component] {
+		s.cfg.Log.Warn("relayer unhealthy", "part", component, "err", err)
+	}
+	c.logged[component] = class
+	return class
+}
 
 func limited(text string) string {
 	const longest = 300
@@ -164,8 +181,10 @@ func limited(text string) string {
 	return text
 }
 
-// roundsWatch is the state of the tracker's rounds across health checks. Only healthLoop uses it.
-type roundsWatch struct {
+// checks is the state across health checks. Only healthLoop uses it.
+type checks struct {
+	logged map[string]string // the class of the failure of a component that was logged last
+
 	good  time.Time // when rounds last succeeded; initially the start time
 	epoch int64     // of the tracker lease, as last read
 	since time.Time // when that epoch was first read
@@ -173,7 +192,7 @@ type roundsWatch struct {
 
 // roundsProblem returns why rounds do not succeed; empty if they do. The tracking process reads its own state. Other
 // processes check that it keeps its lease, which it renews after successful rounds.
-func (s *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
+func (s *Service) roundsProblem(ctx context.Context, w *checks) string {
 	following, succeeded, failure := s.cfg.Rounds()
 	now := time.Now()
 	if following {
@@ -196,7 +215,7 @@ func (s *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
 	case age <= s.cfg.RoundsWithin:
 		return ""
 	case following && failure != nil:
-		return fmt.Sprintf("no round has succeeded for %s: %s", age.Round(time.Second), short(failure))
+		return fmt.Sprintf("no round has succeeded for %s: %s", age.Round(time.Second), s.public(w, "rounds", failure))
 	case following:
 		return fmt.Sprintf("no round has succeeded for %s", age.Round(time.Second))
 	default:
@@ -206,13 +225,13 @@ func (s *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
 
 // sendsProblem returns why no transaction of this process has reached a node for a while; empty if one has. If a node answers
 // in words that are not recognized, the cause may be the transaction, so the relayer stays usable.
-func (s *Service) sendsProblem() (problem string, degraded bool) {
+func (s *Service) sendsProblem(c *checks) (problem string, degraded bool) {
 	during, err := s.cfg.Sender.Unreached()
 	if err == nil || during < s.cfg.RoundsWithin {
 		return "", false
 	}
 	_, answered := errors.AsType[*evm.RPCError](err)
-	return fmt.Sprintf("no transaction has reached a node for %s: %s", during.Round(time.Second), short(err)), answered && !evm.IsMissingMethod(err)
+	return fmt.Sprintf("no transaction has reached a node for %s: %s", during.Round(time.Second), s.public(c, "sends", err)), answered && !evm.IsMissingMethod(err)
 }
 
 // uncompared lists the keys that were not compared with the chain since this process registered, and reports whether others
