@@ -205,9 +205,10 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) (err error) 
 // closing closes on the way out and keeps the error.
 func closing(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
 
+// newRegistry returns the registry of a role, with the metrics of every process.
 func newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), cli.BuildInfo())
 	return reg
 }
 

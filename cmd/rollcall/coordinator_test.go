@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -179,6 +180,7 @@ func TestCoordinator_OwnProcess_ReadsEnvironmentAndStops(t *testing.T) {
 	body, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
 	require.Contains(t, string(body), "\nrollcall_raft_")
+	require.Contains(t, string(body), "\nrollcall_build_info{goversion=\""+runtime.Version()+"\"")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait())
 	require.Contains(t, log.String(), `msg="coordinator stopped" node=c1 cause="terminated signal received"`)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // VersionCmd prints the version.
@@ -15,22 +17,48 @@ func (c VersionCmd) Run(con *Console, p *Program) error {
 	return c.Print(con.Stdout, v, func(w io.Writer) { fmt.Fprintln(w, p.Name+" "+Version()) })
 }
 
-// Version returns the version of the module, or the commit that the program was built from.
-func Version() string {
+// build is what the program was built from. Each value may be "unknown".
+type build struct{ version, revision, golang string }
+
+// readBuild returns the version of the module, or the commit, and the commit and the version of Go.
+func readBuild() build {
+	b := build{"unknown", "unknown", "unknown"}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown"
+		return b
 	}
 	settings := map[string]string{}
 	for _, s := range info.Settings {
 		settings[s.Key] = s.Value
 	}
-	v := info.Main.Version
-	if revision := settings["vcs.revision"]; v == "(devel)" && len(revision) >= 12 {
-		v = "devel-" + revision[:12]
+	b.version, b.golang = info.Main.Version, info.GoVersion
+	revision := settings["vcs.revision"]
+	if revision != "" {
+		b.revision = revision
+	}
+	if b.version == "(devel)" && len(revision) >= 12 {
+		b.version = "devel-" + revision[:12]
 		if settings["vcs.modified"] == "true" {
-			v += "-dirty"
+			b.version += "-dirty"
 		}
 	}
-	return v + " " + info.GoVersion
+	return b
+}
+
+// Version returns the version of the module, or the commit that the program was built from, and the version of Go.
+func Version() string {
+	b := readBuild()
+	if b.golang == "unknown" {
+		return b.version
+	}
+	return b.version + " " + b.golang
+}
+
+// BuildInfo returns the metric that each process reports about its program.
+func BuildInfo() prometheus.Collector {
+	b := readBuild()
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rollcall_build_info", Help: "1; the labels are the program's version, its commit, and the version of Go.",
+		ConstLabels: prometheus.Labels{"version": b.version, "revision": b.revision, "goversion": b.golang},
+	}, func() float64 { return 1 })
 }

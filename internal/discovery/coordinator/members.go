@@ -211,6 +211,21 @@ func (n *Node) commandVersion(r *raft.Raft, own uint32) uint32 {
 	return version
 }
 
+// tolerance returns the number of voters, and how many of those that answer may fail while a quorum is left.
+func (n *Node) tolerance(r *raft.Raft) (voters, tolerance int) {
+	answering := 0
+	for _, s := range r.GetConfiguration().Configuration().Servers {
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		voters++
+		if d := n.peers.peerInfoRefresh(string(s.ID), peerInfoTTL); string(s.ID) == n.cfg.ID || d != nil && d.Cluster == n.identity() {
+			answering++
+		}
+	}
+	return voters, max(0, answering-(voters/2+1))
+}
+
 // sinceVersion returns the command version that added an operation. An operation without a case here belongs to no
 // version yet, and is never proposed.
 func sinceVersion(op *rollcallv1.Operation) uint32 {

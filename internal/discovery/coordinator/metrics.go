@@ -51,6 +51,7 @@ func (m *Metrics) follow(n *Node, r *raft.Raft) {
 		}
 		return 0
 	})
+	m.reg.MustRegister(quorumCollector{n, r})
 	gauge("rollcall_epoch", "Last epoch this node has applied.", func() float64 { return float64(n.machine.State().Epoch()) })
 	gauge("rollcall_directory_services", "Services in the directory.", func() float64 { return float64(n.machine.State().Len()) })
 	gauge("rollcall_raft_term", "Current term.", func() float64 { return float64(r.CurrentTerm()) })
@@ -64,4 +65,29 @@ func (m *Metrics) follow(n *Node, r *raft.Raft) {
 		gauge("rollcall_raft_log_bytes", "Size of the log's file.", func() float64 { return float64(disk.LogBytes()) })
 		gauge("rollcall_raft_snapshot_bytes", "Size of all snapshots.", func() float64 { return float64(disk.SnapshotBytes()) })
 	}
+}
+
+var (
+	votersDesc    = prometheus.NewDesc("rollcall_voters", "Coordinators with a vote, on the leader.", nil, nil)
+	toleranceDesc = prometheus.NewDesc("rollcall_failure_tolerance",
+		"Coordinators that may fail until the cluster has no leader, of those that answer now, on the leader.", nil, nil)
+)
+
+// quorumCollector reports the cluster's state as its leader knows it. Other nodes report nothing, because they ask nobody.
+type quorumCollector struct {
+	n *Node
+	r *raft.Raft
+}
+
+// Describe implements prometheus.Collector.
+func (c quorumCollector) Describe(ch chan<- *prometheus.Desc) { ch <- votersDesc; ch <- toleranceDesc }
+
+// Collect implements prometheus.Collector.
+func (c quorumCollector) Collect(ch chan<- prometheus.Metric) {
+	if c.n.currentLeader() == nil {
+		return
+	}
+	voters, tolerance := c.n.tolerance(c.r)
+	ch <- prometheus.MustNewConstMetric(votersDesc, prometheus.GaugeValue, float64(voters))
+	ch <- prometheus.MustNewConstMetric(toleranceDesc, prometheus.GaugeValue, float64(tolerance))
 }
