@@ -107,14 +107,14 @@ func (r *relayersFlags) check(p *config.Problems) {
 	}
 }
 
-// templateHosts returns the pattern of a template's host.
+// templateHosts returns the pattern of a template's host. There are no patterns of IPv6 addresses.
 func templateHosts(template string) []string {
 	_, host, _ := strings.Cut(template, "://")
 	host, _, _ = strings.Cut(host, "/")
 	if port := strings.LastIndexByte(host, ':'); port > strings.LastIndexByte(host, ']') {
 		host = host[:port]
 	}
-	if host == "" {
+	if host == "" || strings.HasPrefix(host, "[") && strings.Contains(host, "{") {
 		return nil
 	}
 	return []string{strings.NewReplacer("{N}", "*", "{id}", "*").Replace(host)}
@@ -184,9 +184,10 @@ func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 		started = true
 		log.Info("consumer started", "version", cli.Version(), "http", web.Addr().String(), "redis", c.Redis.Options())
 	})
+	failed := started || ctx.Err() == nil // an interrupted start fails, too; the end of HTTP also ends ctx
 	stopServing()
 	err = errors.Join(err, <-served)
-	if err != nil && (started || ctx.Err() == nil) {
+	if err != nil && failed {
 		return err
 	}
 	log.Info("consumer stopped", "cause", context.Cause(ctx))

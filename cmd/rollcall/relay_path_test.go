@@ -60,6 +60,7 @@ func TestRelayRoles_BadSettings_AreReported(t *testing.T) {
 		{"consumer", map[string]string{"CONSUMER_RELAYER_KEYS": "a:" + relayerKey + ",a:" + relayerKey}, "has two keys for one relayer"},
 		{"consumer", map[string]string{"RELAYER_URL_TEMPLATE": "oz-relayer-{N}"}, "RELAYER_URL_TEMPLATE in the environment: "},
 		{"consumer", map[string]string{"CONSUMER_RELAYER_ID": "a b"}, "CONSUMER_RELAYER_ID in the environment: has blanks"},
+		{"consumer", map[string]string{"CONSUMER_RELAYER_HOSTS": "10.0.0.1/8"}, `CONSUMER_RELAYER_HOSTS in the environment: network "10.0.0.1/8" has bits of a host: its first address is 10.0.0.0/8; give names such as oz-relayer-*`},
 		{"consumer", map[string]string{"CONSUMER_CONCURRENCY": "0"}, "CONSUMER_CONCURRENCY"},
 		{"consumer", map[string]string{"DATABASE_URL": ""}, "--database-url: is missing"},
 		{"consumer", map[string]string{"QUEUE_URL": "amqp://u:" + queuePassword + "@"}, "QUEUE_URL in the environment: "},

@@ -1,6 +1,7 @@
 package crashtest
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -155,5 +156,54 @@ func TestRelay_LargeValue_ReachesTheRelayer(t *testing.T) {
 		var tx transaction
 		require.Equal(t, http.StatusOK, w.call(http.MethodGet, "/api/v1/relay/status/"+number(i), nil, &tx))
 		require.Equal(t, value, tx.Value)
+	}
+}
+
+// The relayer at a known URL is another chain's for a while, as after a restart with another configuration. It gets no transaction
+// meanwhile, and all of them when it is back.
+func TestRelay_RelayerIsOfAnotherChainForAWhile_GetsNothingMeanwhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		own             upstreamtest.Options
+		leave, comeBack func(*upstreamtest.Relayer)
+	}{
+		"of this project": {
+			upstreamtest.Options{Scope: "of-1337"},
+			func(r *upstreamtest.Relayer) { r.Move("evm:10", 10); r.Rescope("of-10") },
+			func(r *upstreamtest.Relayer) { r.Move("evm:1337", 1337); r.Rescope("of-1337") },
+		},
+		"of another project": {
+			upstreamtest.Options{Network: "sepolia", ChainID: 11155111},
+			func(r *upstreamtest.Relayer) { r.Move("mainnet", 1) },
+			func(r *upstreamtest.Relayer) { r.Move("sepolia", 11155111) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t)
+			c.own.Key = relayerKey
+			w.relayer = upstreamtest.Start(t, c.own)
+			require.NoError(t, w.redis.Client().HSet(t.Context(), "relayer:status:0", "url", w.relayer.URL()).Err())
+			w.consumer()
+			const each = 20
+			post := func(from int) {
+				for i := from; i < from+each; i++ {
+					w.post(number(i), fmt.Sprint(i))
+				}
+			}
+			post(0)
+			for i := range each {
+				w.submitted(number(i), patience)
+			}
+			c.leave(w.relayer)
+			calls := w.relayer.Calls(upstreamtest.Find)
+			post(each)
+			// Several looks at it, and the consumer's tries, change nothing.
+			require.Eventually(t, func() bool { return w.relayer.Calls(upstreamtest.Find) > calls+3 }, patience, 50*time.Millisecond)
+			require.Len(t, w.relayer.Transactions(), each)
+			c.comeBack(w.relayer)
+			for i := range 2 * each {
+				w.submitted(number(i), patience)
+			}
+			require.Len(t, w.relayer.Transactions(), 2*each)
+		})
 	}
 }
