@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -156,18 +155,6 @@ func (f *forwardFlags) check(p *config.Problems) {
 	}
 }
 
-// claim gives the database the configured chain, or returns that it has another one.
-func (f *forwardFlags) claim(ctx context.Context, s *store.Store) error {
-	if f.ChainID == 0 {
-		return nil
-	}
-	chain, err := s.ClaimChain(ctx, f.ChainID)
-	if err == nil && chain != f.ChainID {
-		return fmt.Errorf("the transactions of this database are for chain %d, and API_CHAIN_ID is %d: correct it, or use the database of that chain", chain, f.ChainID)
-	}
-	return err
-}
-
 func (f *forwardFlags) open(log *slog.Logger, reg prometheus.Registerer) (*evm.Client, error) {
 	return evm.Open(evm.Config{ChainID: f.ChainID, Endpoints: f.RPCURLs, Logger: log, Metrics: evm.NewMetrics(reg)})
 }
@@ -249,7 +236,7 @@ func (c *apiCmd) run(stages *shutdownStages, log *slog.Logger, reg *prometheus.R
 		return err
 	}
 	defer closing(&err, s)
-	if err := c.Forward.claim(stages.ctx, s.store); err != nil {
+	if err := claimChain(stages.ctx, s.store, "API_CHAIN_ID", c.Forward.ChainID); err != nil {
 		return err
 	}
 	hooks.Logger, hooks.Metrics = log, webhook.NewMetrics(reg)

@@ -55,6 +55,7 @@ type relayersFlags struct {
 	Hosts       []string      `name:"relayer-hosts" env:"CONSUMER_RELAYER_HOSTS" placeholder:"PATTERN|NETWORK" help:"Hosts to which API keys and transactions may go: patterns of names, in which * and ? match within one label, addresses, and networks such as 10.0.0.0/8, which must have the address that any other name resolves to. By default the host of the URL template, private networks and loopback."`
 	RelayerID   string        `name:"relayer-id" env:"CONSUMER_RELAYER_ID" placeholder:"ID" help:"Id that every relayer must have in its own API; one without it is not used. By default the first usable EVM relayer behind each URL."`
 	Network     string        `name:"relayer-network" env:"CONSUMER_NETWORK" placeholder:"NAME" help:"Network that every relayer must have, by the name in its own API; one of another network is not used. By default any of the database's chain."`
+	ChainID     uint64        `name:"chain-id" env:"CONSUMER_CHAIN_ID" placeholder:"ID" help:"Chain that every relayer and the database must have. By default the database's, which the first relayer gives it. With --relayer-network it is also the chain of relayers of that network that do not serve eth_chainId."`
 	Timeout     time.Duration `name:"relayer-timeout" env:"CONSUMER_RELAYER_TIMEOUT" default:"30s" min:"100ms" max:"5m" help:"Time that a relayer has to answer a transaction. An answer that does not come in time leaves the outcome unknown."`
 	CAFile      string        `name:"relayer-ca-file" env:"CONSUMER_RELAYER_CA_FILE" placeholder:"FILE" help:"Certificates of the CAs that those of https:// relayers must lead to, PEM; by default the system's."`
 
@@ -133,7 +134,7 @@ func (r *relayersFlags) client(id, url string) (*upstream.Client, error) {
 		return nil, fmt.Errorf("no API key for relayer %s: give CONSUMER_RELAYER_KEY, or one for it in CONSUMER_RELAYER_KEYS", id)
 	}
 	return upstream.New(upstream.Config{
-		URL: url, Key: key, RelayerID: r.RelayerID, Network: r.Network, SubmitTimeout: r.Timeout, CAs: cli.ReadCAs(r.CAFile), Dial: r.hosts.Dial,
+		URL: url, Key: key, RelayerID: r.RelayerID, Network: r.Network, ChainID: r.ChainID, SubmitTimeout: r.Timeout, CAs: cli.ReadCAs(r.CAFile), Dial: r.hosts.Dial,
 	})
 }
 
@@ -212,6 +213,9 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 		Redis: redis, Prefix: c.Redis.KeyPrefix, URLTemplate: c.Relayers.URLTemplate, Client: c.Relayers.client, Store: s.store,
 		Registerer: reg, Logger: log,
 	})
+	if err := claimChain(ctx, s.store, "CONSUMER_CHAIN_ID", c.Relayers.ChainID); err != nil {
+		return err
+	}
 	if err := relayers.CheckChain(ctx); err != nil {
 		return err
 	}

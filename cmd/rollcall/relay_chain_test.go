@@ -29,8 +29,8 @@ func relayers(t *testing.T, o upstreamtest.Options) (redisURL string, r *upstrea
 func TestRelayRoles_DatabaseOfAnotherChain_DoNotStart(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)
-	consumer := func(redisURL string) *background {
-		return start(t, "consumer", "--listen", "127.0.0.1:0", "--database-url", db.URL(), "--relayer-key", relayerKey, "--redis-url", redisURL)
+	consumer := func(redisURL string, more ...string) *background {
+		return start(t, append([]string{"consumer", "--listen", "127.0.0.1:0", "--database-url", db.URL(), "--relayer-key", relayerKey, "--redis-url", redisURL}, more...)...)
 	}
 	api := func(more ...string) *background {
 		return start(t, append([]string{"api", "--listen", "127.0.0.1:0", "--database-url", db.URL(), "--api-keys", "shop:" + clientKey, "--webhook-secret", inboundSecret}, more...)...)
@@ -47,6 +47,9 @@ func TestRelayRoles_DatabaseOfAnotherChain_DoNotStart(t *testing.T) {
 	<-b.done
 	require.Contains(t, b.log.String(), "consumer failed")
 	require.Contains(t, b.log.String(), "relayer oz-relayer-0: another chain: the transactions of this database are for chain 11155111, and the relayer has chain 1: give its consumers another database and queue")
+	b = consumer(first, "--chain-id", "1")
+	<-b.done
+	require.Contains(t, b.log.String(), "the transactions of this database are for chain 11155111, and CONSUMER_CHAIN_ID is 1: correct it")
 	b = api("--chain-id", "1")
 	<-b.done
 	require.Contains(t, b.log.String(), "the transactions of this database are for chain 11155111, and API_CHAIN_ID is 1: correct it, or use the database of that chain")

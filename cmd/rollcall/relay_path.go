@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -85,6 +86,18 @@ func (f *relayStoreFlags) open(ctx context.Context, role string, targets []strin
 	}
 	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL, Silent: f.silent, Targets: targets})
 	return s, nil
+}
+
+// claimChain gives the database the chain of a setting, or returns that it has another one; 0 is none.
+func claimChain(ctx context.Context, s *store.Store, setting string, id uint64) error {
+	if id == 0 {
+		return nil
+	}
+	chain, err := s.ClaimChain(ctx, id)
+	if err == nil && chain != id {
+		return fmt.Errorf("the transactions of this database are for chain %d, and %s is %d: correct it, or use the database of that chain", chain, setting, id)
+	}
+	return err
 }
 
 // Close closes the queue and then the database.

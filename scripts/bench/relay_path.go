@@ -92,7 +92,7 @@ func (t *trial) startStandIn(api string) *standIn {
 		_, _ = io.WriteString(w, `{"success":true,"error":null,"data":`+data+`}`)
 	}
 	mux.HandleFunc("GET /api/v1/relayers", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, `[{"id":"pool","network_type":"evm","paused":false,"system_disabled":false}]`)
+		answer(w, `[{"id":"pool","network":"evm:1337","network_type":"evm","paused":false,"system_disabled":false}]`)
 	})
 	mux.HandleFunc("GET /api/v1/relayers/pool/status", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, fmt.Sprintf(`{"network_type":"evm","paused":false,"system_disabled":false,"pending_transactions_count":%d}`, s.pending.Load()))

@@ -31,11 +31,12 @@ const (
 var errOtherChain = errors.New("another chain")
 
 // identify returns the relayer behind a client, with its chain, which must be that of the database. known is what is known of it; nil if
-// nothing is. A chain that known has is asked again only if stale.
+// nothing is. A relayer with a scope is found again each time; of others, one may serve several, and known is kept while it is there. A
+// chain that known has is asked again only if stale.
 func (f *Fleet) identify(ctx context.Context, client *upstream.Client, known *upstream.Info, stale bool) (upstream.Info, error) {
 	var info upstream.Info
 	var err error
-	if known == nil {
+	if known == nil || known.Scope != "" {
 		info, err = client.Discover(ctx)
 	} else {
 		info, err = client.Confirm(ctx, *known)

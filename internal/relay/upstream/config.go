@@ -48,6 +48,9 @@ type Config struct {
 	RelayerID string
 	// Network is the network, by the relayer's name for it, that the relayer must have. Default: any that has the caller's chain.
 	Network string
+	// ChainID is the chain of Network: that of a relayer with this network that does not serve its node. Default: none, so that such a
+	// relayer has no chain.
+	ChainID uint64
 	// SubmitTimeout bounds a submission. Default 30 s.
 	SubmitTimeout time.Duration
 	// ReadTimeout bounds every other call. Default 10 s.

@@ -111,6 +111,34 @@ func TestChain_Responses(t *testing.T) {
 	}
 }
 
+// The operator's statement about a network counts only for a relayer that cannot tell.
+func TestChain_NodeIsNotServed_IsTheConfiguredOne(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		status, network string
+		want            uint64
+	}{
+		"not served":       {"404 Not Found", "sepolia", 11155111},
+		"not implemented":  {"501 Not Implemented", "sepolia", 11155111},
+		"without the name": {"404 Not Found", "", 0},
+		"limited":          {"429 Too Many Requests", "sepolia", 0},
+		"fails":            {"502 Bad Gateway", "sepolia", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := open(t, serve(t, respond(c.status, refusedBody)).url, func(cfg *upstream.Config) { cfg.Network, cfg.ChainID = c.network, 11155111 })
+			got, err := client.Chain(t.Context(), upstream.Info{RelayerID: "relayer-1"})
+			require.Equal(t, c.want, got)
+			require.Equal(t, c.want == 0, err != nil, "%v", err)
+		})
+	}
+	r := upstreamtest.Start(t, upstreamtest.Options{ChainID: 1, Network: "sepolia"})
+	client := open(t, r.URL(), func(c *upstream.Config) { c.Key, c.Network, c.ChainID = upstreamtest.Key, "sepolia", 11155111 })
+	got, err := client.Chain(t.Context(), upstream.Info{RelayerID: "relayer-1"})
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), got, "its node tells another one")
+}
+
 // A name such as evm:1 is a statement about the chain only by this project's relayer.
 func TestDiscover_NetworkOfAnotherProject_TellsNoChain(t *testing.T) {
 	t.Parallel()

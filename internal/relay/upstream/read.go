@@ -130,7 +130,8 @@ func (c *Client) Confirm(ctx context.Context, known Info) (Info, error) {
 	return now, nil
 }
 
-// Chain returns the chain of a relayer, as its own node reports it. One that is paused or disabled may not call its node.
+// Chain returns the chain of a relayer, as its own node reports it. One that is paused or disabled may not call its node. For one that
+// does not serve its node it returns the configured chain, if the network is configured, too.
 func (c *Client) Chain(ctx context.Context, of Info) (uint64, error) {
 	fail := func(err error) error { return fmt.Errorf("read the chain of relayer %s: %w", of.RelayerID, err) }
 	limited, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
@@ -147,6 +148,12 @@ func (c *Client) Chain(ctx context.Context, of Info) (uint64, error) {
 		Data   struct {        // around the result in OpenZeppelin's older versions
 			Result *hexutil.Uint64 `json:"result"`
 		} `json:"data"`
+	}
+	if missing := resp.code >= 400 && resp.code < 500 || resp.code == http.StatusNotImplemented; missing && resp.code != http.StatusTooManyRequests {
+		if c.cfg.ChainID != 0 && c.cfg.Network != "" {
+			return c.cfg.ChainID, nil
+		}
+		return 0, fail(&Error{Code: resp.code, Reason: "eth_chainId through its /rpc is refused; if it does not serve that, configure its network and chain"})
 	}
 	if resp.code != http.StatusOK || resp.bodyErr != nil || json.Unmarshal(resp.body, &answer) != nil {
 		return 0, fail(&Error{Code: resp.code, Reason: "no chain id", RetryAfter: resp.retryAfter(time.Now())})
