@@ -7,7 +7,11 @@
 // relayer:events. A member without a hash gets its URL from a template. While Redis cannot be read, the last known set
 // counts for Config.KeepFor; after that there are no relayers, and messages wait.
 //
-// A relayer can be chosen once its id behind the URL was looked up. The id is kept until the relayer refuses it.
+// Of a set with more than 10,000 members as many are read, those first that answer.
+//
+// A relayer can be chosen once its id behind the URL was looked up, and its chain, which must be that of the database. Both are read
+// again with its load. The id is kept until the relayer refuses it, and the relayer of a scope is looked up each time. A relayer of
+// another chain, and one whose host [upstream.Config.Dial] refuses, are named in log, health and metric.
 //
 // # The choice
 //
@@ -40,6 +44,9 @@
 // any other answer Retry-After pauses nothing.
 //
 // # What is not guaranteed
+//
+// The first relayer that is seen gives the database its chain, if no setting does. A relayer without a scope whose network keeps its
+// name and gets another chain is noticed within a minute, or after its next failed reading.
 //
 // Loads are read once a second, so that between two readings consumers know of each other's requests only by the relayers'
 // latency. A relayer that fails gets one request in each pause of its breaker from each consumer.
