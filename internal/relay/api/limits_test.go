@@ -30,6 +30,8 @@ type listing struct {
 	begun, end chan struct{}
 }
 
+func (*listing) Chain(context.Context) (uint64, error) { return 1, nil }
+
 func (l *listing) List(context.Context, store.Filter) ([]*relay.Transaction, error) {
 	l.begun <- struct{}{}
 	<-l.end
@@ -103,6 +105,8 @@ func TestTransactions_Concurrent_AreLimited(t *testing.T) {
 
 // large is a store whose list exceeds the buffers between server and client.
 type large struct{ Store }
+
+func (large) Chain(context.Context) (uint64, error) { return 1, nil }
 
 func (large) List(context.Context, store.Filter) ([]*relay.Transaction, error) {
 	list := make([]*relay.Transaction, maxPage)

@@ -1,16 +1,18 @@
 package fleet_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/hostlist"
-	"github.com/rollcall-dev/rollcall/internal/relay/consumer"
+	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/fleet"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
@@ -59,6 +61,7 @@ func TestFleet_RelayerOfAnotherChain_IsRefusedAndNamed(t *testing.T) {
 			require.Contains(t, log.String(), "are for chain 1337, and the relayer has chain 10: give its consumers another database and queue")
 			require.True(t, w.available("a"))
 			require.False(t, w.Besides([]string{"a"}))
+			require.Empty(t, w.Sharing(relay.Route{Relayer: "b", URL: "http://old"}), "its answers are about another chain's transactions")
 			require.Equal(t, float64(1), w.gauge("rollcall_relay_relayers"))
 			// It is used once it has the chain.
 			stranger.Move("dev", 1337)
@@ -158,6 +161,29 @@ func TestFleet_MoreMembersThanAreRead_KeepsThoseThatAnswer(t *testing.T) {
 	require.Zero(t, w.gauge("rollcall_relay_relayers_unread"))
 }
 
+// chainStore is a store with a chain of its own.
+type chainStore struct {
+	fleet.Store
+	chain *atomic.Uint64
+}
+
+func (s chainStore) Chain(context.Context) (uint64, error) { return s.chain.Load(), nil }
+
+func (s chainStore) ClaimChain(_ context.Context, id uint64) (uint64, error) {
+	s.chain.CompareAndSwap(0, id)
+	return s.chain.Load(), nil
+}
+
+// starting returns a fleet with another store, which does not run.
+func (w *world) starting(chain *atomic.Uint64) *fleet.Fleet {
+	return fleet.New(fleet.Config{
+		Redis: w.redis.Client(), Store: chainStore{w, chain}, Logger: slog.New(slog.DiscardHandler),
+		Client: func(_, url string) (*upstream.Client, error) {
+			return upstream.New(upstream.Config{URL: url, Key: upstreamtest.Key})
+		},
+	})
+}
+
 func TestCheckChain_Starts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -176,8 +202,9 @@ func TestCheckChain_Starts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t, nil, func(c *fleet.Config) { c.Poll = time.Hour })
-			w.chain.Store(c.database)
+			w := setup(t, nil)
+			var chain atomic.Uint64
+			chain.Store(c.database)
 			for id, chain := range c.relayers {
 				r := upstreamtest.Start(t, upstreamtest.Options{ChainID: chain})
 				if chain == 0 {
@@ -185,13 +212,13 @@ func TestCheckChain_Starts(t *testing.T) {
 				}
 				w.list(id, r.URL())
 			}
-			err := w.CheckChain(t.Context())
+			err := w.starting(&chain).CheckChain(t.Context())
 			if c.err == "" {
 				require.NoError(t, err)
 			} else {
 				require.ErrorContains(t, err, c.err)
 			}
-			require.Equal(t, c.after, w.chain.Load())
+			require.Equal(t, c.after, chain.Load())
 		})
 	}
 }
@@ -201,7 +228,5 @@ func TestCheckChain_RedisAway_Starts(t *testing.T) {
 	t.Parallel()
 	w := setup(t, nil)
 	w.redis.Stop()
-	require.NoError(t, w.CheckChain(t.Context()))
-	_, ok := w.Choose(consumer.Want{})
-	require.False(t, ok)
+	require.NoError(t, w.starting(new(atomic.Uint64)).CheckChain(t.Context()))
 }

@@ -223,11 +223,11 @@ func (f *Fleet) At(at relay.Route) (consumer.Relayer, bool) {
 const maxSharing = 3
 
 // Sharing returns live relayers that may answer about a route's transaction beside its own: the one of the same service under
-// another URL, and some of the same idempotency scope.
+// another URL, and some of the same idempotency scope. One of another chain is not asked.
 func (f *Fleet) Sharing(at relay.Route) (sharing []*upstream.Client) {
 	for _, m := range f.list() {
 		switch {
-		case m.url == at.URL:
+		case m.url == at.URL, m.mismatched():
 		case m.id == at.Relayer:
 			sharing = slices.Insert(sharing, 0, m.client)
 		case at.Scope != "" && m.scope() == at.Scope:
