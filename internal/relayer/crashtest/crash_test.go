@@ -31,6 +31,7 @@ type setting struct {
 	postgres       map[string]string
 	env            []string                // of all relayers, after the common ones
 	rules          [endpoints][]proxy.Rule // of each endpoint, for the whole scene
+	single         bool                    // relayers use the first endpoint only
 }
 
 // endpoints is how many endpoints each relayer has. All of them lead to one node.
@@ -122,6 +123,9 @@ func (sc *scene) recruit(s setting) {
 		own := sc.endpoints(i)
 		first, second := own[i%2], own[1-i%2]
 		urls := []string{first.URL(), second.URL()}
+		if s.single {
+			urls = urls[:1]
+		}
 		env := []string{
 			"RELAYER_PRIVATE_KEYS_JSON=" + string(keys), "RELAYER_API_KEYS=torture:" + apiKey, "RELAYER_POOL_ID=" + poolID,
 			"DATABASE_URL=" + sc.postgres.URL(), fmt.Sprintf("RELAYER_CHAIN_ID=%d", testchain.ChainID),
