@@ -211,7 +211,7 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 	defer closing(&err, redis)
 	relayers := fleet.New(fleet.Config{
 		Redis: redis, Prefix: c.Redis.KeyPrefix, URLTemplate: c.Relayers.URLTemplate, Client: c.Relayers.client, Store: s.store,
-		Registerer: reg, Logger: log,
+		Clocks: s.store.RecordClocks, Registerer: reg, Logger: log,
 	})
 	if err := claimChain(ctx, s.store, "CONSUMER_CHAIN_ID", c.Relayers.ChainID); err != nil {
 		return err

@@ -38,6 +38,7 @@ type Store interface {
 	List(ctx context.Context, f store.Filter) ([]*relay.Transaction, error)
 	Apply(ctx context.Context, reports []relay.Update) ([]store.Applied, error)
 	Chain(ctx context.Context) (uint64, error)
+	Senders(ctx context.Context, relayerTx string) ([]store.Sender, error)
 }
 
 // Config configures the API. Fields without a default are required.
@@ -75,6 +76,7 @@ type Handler struct {
 	log     *slog.Logger
 	metrics *metrics
 	mux     *http.ServeMux
+	refused refusedWebhooks
 
 	started atomic.Pointer[parts] // nil until Start
 
@@ -113,8 +115,8 @@ func NewHandler(cfg Config) (*Handler, error) {
 	bodies := newUnverified(int64(min(cmp.Or(cfg.MaxWebhook, DefaultMaxWebhook), maxBody)))
 	h := &Handler{
 		cfg: cfg, keys: keys, log: cfg.Logger.With("component", "api"), metrics: newMetrics(cfg.Registerer, bodies), mux: http.NewServeMux(),
-		unverified: bodies,
-		global:     cfg.Global.Bucket(), clients: map[string]*rate.Limiter{},
+		unverified: bodies, refused: newRefusedWebhooks(),
+		global: cfg.Global.Bucket(), clients: map[string]*rate.Limiter{},
 		lists: make(chan struct{}, maxLists), slowReaderTimeout: slowReaderTimeout,
 	}
 	for _, r := range routes {

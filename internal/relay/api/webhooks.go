@@ -31,7 +31,7 @@ type received struct {
 
 // webhook receives a report of a relayer.
 func (h *Handler) webhook(ctx context.Context, c *call) error {
-	body, verified, err := h.verified(ctx, c)
+	body, signedAt, ahead, err := h.verified(ctx, c)
 	if errors.Is(err, errBadSignature) {
 		h.metrics.webhooks.WithLabelValues("refused").Inc()
 		return err
@@ -53,8 +53,9 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 		return nil
 	}
 	if report.At.IsZero() {
-		report.At = verified.At
+		report.At = signedAt
 	}
+	report.At = report.At.Add(-ahead)
 	applied, err := c.reports.Do(ctx, report)
 	if err != nil {
 		h.metrics.webhooks.WithLabelValues("failed").Inc()
@@ -66,21 +67,29 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 	return nil
 }
 
-// verified reads a webhook's body and verifies its signature. Without a signature, it does not read the body.
-func (h *Handler) verified(ctx context.Context, c *call) (body []byte, v signature.Verified, err error) {
+// verified reads a webhook's body and verifies its signature. Without a signature, it does not read the body. It returns the time that
+// was signed, and how far the relayer's clock is ahead, if only that explains the time.
+func (h *Handler) verified(ctx context.Context, c *call) (body []byte, at time.Time, ahead time.Duration, err error) {
 	if !signature.Given(c.r.Header) {
-		return nil, v, errBadSignature
+		return nil, at, 0, errBadSignature
 	}
 	body, release, err := h.unverified.read(ctx, c.w, c.r)
 	if err != nil {
-		return nil, v, err
+		return nil, at, 0, err
 	}
 	defer release()
-	if v, err = signature.Verify(h.cfg.Secrets, c.r.Header, body, time.Now(), 0); err != nil {
-		h.log.Debug("webhook refused", "err", err)
-		return nil, v, errBadSignature
+	v, err := signature.Verify(h.cfg.Secrets, c.r.Header, body, time.Now(), 0)
+	if errors.Is(err, signature.ErrTime) {
+		var ok bool
+		if ahead, ok = h.convert(ctx, c, body, v.At); ok {
+			err = nil
+		}
 	}
-	return body, v, nil
+	if err != nil {
+		h.refuse(ctx, c, body, err)
+		return nil, at, 0, errBadSignature
+	}
+	return body, v.At, ahead, nil
 }
 
 // result is the value of a metric.

@@ -84,7 +84,7 @@ type Config struct {
 	Settled time.Duration
 	// RejectedFor is how long after its acceptance a transaction that some relayers reject waits for the others. Default 10 min.
 	RejectedFor time.Duration
-	// ClockMargin is how far a relayer's clock may be behind. Default 15 s.
+	// ClockMargin is how far a relayer's clock may be behind the one that its answers show. Default 15 s.
 	ClockMargin time.Duration
 	// Tracer makes a span of each submission. Default: none.
 	Tracer     trace.Tracer

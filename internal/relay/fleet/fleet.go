@@ -47,8 +47,10 @@ type Config struct {
 	KeepFor time.Duration
 	// SilentAfter is after how long an accepted transaction without a hash speaks against its relayer. Default 3 s.
 	SilentAfter time.Duration
-	Registerer  prometheus.Registerer
-	Logger      *slog.Logger
+	// Clocks receives how far the relayers' clocks are ahead, by the ids of their services, twice a minute. Default: nothing.
+	Clocks     func(ctx context.Context, ahead map[string]time.Duration) error
+	Registerer prometheus.Registerer
+	Logger     *slog.Logger
 }
 
 // Fleet is the live relayers. Run keeps it current. Its methods are safe for concurrent use. It implements
@@ -94,6 +96,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	group.Go(func() error { f.follow(ctx); return nil })
 	group.Go(func() error { f.readAll(ctx); return nil })
 	group.Go(func() error { f.readLoads(ctx); return nil })
+	group.Go(func() error { f.watchClocks(ctx); return nil })
 	return group.Wait()
 }
 

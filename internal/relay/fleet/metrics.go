@@ -33,6 +33,9 @@ func newMetrics(reg prometheus.Registerer, f *Fleet) *metrics {
 			Name: "rollcall_relay_redis_up", Help: "1 if the last read of the live relayers from Redis succeeded, else 0.",
 		}),
 	}
+	if reg != nil {
+		reg.MustRegister(newClockCollector(f))
+	}
 	gauge := func(name, help string, value func() float64) {
 		auto.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}

@@ -89,11 +89,13 @@ func (c *Client) roundTrip(ctx context.Context, r *request, a *attempt) (*respon
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "rollcall")
 	maps.Copy(req.Header, r.header)
+	sent := time.Now()
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
+	c.clock.observe(resp.Header, sent, time.Now())
 	out := &response{code: resp.StatusCode, header: resp.Header}
 	out.body, out.bodyErr = io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if len(out.body) > maxBody {

@@ -74,6 +74,8 @@ type Client struct {
 	cfg  Config
 	base string // without a trailing slash
 	http *http.Client
+	// clock is the relayer's, which is the same behind each connection.
+	clock clock
 }
 
 // New returns a Client. Close releases its idle connections.

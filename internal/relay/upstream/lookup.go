@@ -31,7 +31,8 @@ type Match struct {
 	To    *common.Address // nil for a contract creation
 	Data  []byte
 	Value *big.Int // nil is 0
-	// Since is the earliest time of acceptance, by the relayer's clock. The caller leaves a margin for that.
+	// Since is the earliest time of acceptance, by this process's clock. Lookup converts it to the relayer's, which the Date of the
+	// answers shows. The caller leaves a margin for relayers without a Date, whose host and database differ, or whose clock is set.
 	Since time.Time
 }
 
@@ -101,12 +102,14 @@ func (c *Client) Lookup(ctx context.Context, ref Ref, m Match) ([]Transaction, e
 
 // lookup is one Lookup with pages of a size.
 func (c *Client) lookup(ctx context.Context, ref Ref, m *Match, size int) ([]Transaction, error) {
-	s := &search{match: m, found: map[string]Transaction{}}
+	match := *m
+	s := &search{match: &match, found: map[string]Transaction{}}
 	for range 3 {
 		first, err := c.List(ctx, ref, 1, size)
 		if err != nil {
 			return nil, err
 		}
+		match.Since = c.clock.earliest(m.Since) // the answer has measured the clock
 		older := s.add(first)
 		last := pages(first)
 		switch order := orderOf(first.Transactions); {

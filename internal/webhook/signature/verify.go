@@ -61,7 +61,7 @@ func Given(h http.Header) bool {
 //
 // Verify rejects a time further from now than the tolerance; 0 means [DefaultTolerance], less than 0 any time. In
 // OpenZeppelin's dialect the time is the one in the body. A body without a time is accepted, because older senders have
-// none.
+// none. With [ErrTime], Verify returns what the signature covers, too: the receiver may know the sender's clock.
 //
 // The duration of Verify does not reveal how much of a wrong signature matches.
 func Verify(keys []Key, h http.Header, body []byte, now time.Time, tolerance time.Duration) (Verified, error) {
@@ -73,7 +73,7 @@ func Verify(keys []Key, h http.Header, body []byte, now time.Time, tolerance tim
 		return Verified{}, err
 	}
 	if off := now.Sub(v.At).Abs(); tolerance > 0 && !v.At.IsZero() && off > tolerance {
-		return Verified{}, fmt.Errorf("%w: %v off, %v are allowed", ErrTime, off.Round(time.Second), tolerance)
+		return v, fmt.Errorf("%w: %v off, %v are allowed", ErrTime, off.Round(time.Second), tolerance)
 	}
 	return v, nil
 }

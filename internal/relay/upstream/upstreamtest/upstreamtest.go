@@ -351,6 +351,7 @@ func (r *Relayer) handler() http.Handler {
 					return
 				}
 			}
+			w.Header().Set("Date", r.o.Now().UTC().Format(http.TimeFormat))
 			r.mu.Lock()
 			r.calls[route.op]++
 			fault, gone, id, scope := r.faults[route.op], r.gone, r.o.ID, r.o.Scope

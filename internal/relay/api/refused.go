@@ -1,0 +1,70 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
+)
+
+const (
+	// maxAhead is the largest offset of a relayer's clock that a webhook's time is converted by. A recorded webhook must not be valid for
+	// ever because its relayer sends a wrong Date.
+	maxAhead = 24 * time.Hour
+	// refusalRate and refusalBurst are how many refused webhooks a second have their relayer looked up, for the log.
+	refusalRate, refusalBurst = 1, 5
+)
+
+// refusedWebhooks names the relayers whose webhooks are refused in the log.
+type refusedWebhooks struct{ lookups *rate.Limiter }
+
+func newRefusedWebhooks() refusedWebhooks {
+	return refusedWebhooks{rate.NewLimiter(refusalRate, refusalBurst)}
+}
+
+// senders returns the relayers that may have sent a body.
+func (h *Handler) senders(ctx context.Context, c *call, body []byte) []store.Sender {
+	report, ok, err := parseReport(body)
+	if err != nil || !ok {
+		return nil
+	}
+	senders, err := c.store.Senders(ctx, report.RelayerTx)
+	if err != nil {
+		h.log.Warn("the relayer of a webhook cannot be looked up", "err", err)
+	}
+	return senders
+}
+
+// convert returns how far the clock of a webhook's relayer is ahead, if the webhook is new by that clock. Its signature is valid.
+func (h *Handler) convert(ctx context.Context, c *call, body []byte, at time.Time) (ahead time.Duration, ok bool) {
+	for _, s := range h.senders(ctx, c, body) {
+		if s.Ahead.Abs() <= maxAhead && time.Now().Add(s.Ahead).Sub(at).Abs() <= signature.DefaultTolerance {
+			return s.Ahead, true
+		}
+	}
+	return 0, false
+}
+
+// refuse logs a refused webhook with the relayer that its body names. The process's log omits lines that repeat within a minute.
+func (h *Handler) refuse(ctx context.Context, c *call, body []byte, err error) {
+	h.log.Debug("webhook refused", "err", err)
+	if !h.refused.lookups.Allow() {
+		return
+	}
+	for _, cause := range []error{signature.ErrTime, signature.ErrMismatch, signature.ErrMissing} {
+		if errors.Is(err, cause) {
+			err = cause // without what differs each time
+		}
+	}
+	senders := h.senders(ctx, c, body)
+	for _, s := range senders {
+		h.log.With("service", s.Relayer, "clock_ahead", s.Ahead.Round(time.Second).String()).Warn("webhooks about transactions of a relayer are refused", "err", err)
+	}
+	if len(senders) == 0 {
+		h.log.Warn("webhooks are refused that name no known transaction", "err", err)
+	}
+}

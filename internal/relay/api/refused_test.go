@@ -1,0 +1,68 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
+)
+
+// A webhook is new or old by the clock of its relayer. A recorded one is refused all the same.
+func TestWebhook_RelayersClockIsOff_IsComparedByIts(t *testing.T) {
+	s := start(t, nil, nil)
+	s.atRelayer(s.post(`{"to": `+to+`, "transactionId": "order-1"}`), "r1")
+	report := func(status string, revision int, off time.Duration) int {
+		body := nested("r1", status, revision, time.Now().Add(off))
+		code, _ := s.report(body, signature.HeaderOpenZeppelin, sign(newSecret, body))
+		return code
+	}
+	require.Equal(t, http.StatusUnauthorized, report("mined", 2, -6*time.Minute), "its clock is not measured")
+	record := func(ahead time.Duration) {
+		require.NoError(t, s.store.RecordClocks(t.Context(), map[string]time.Duration{"oz-relayer-0": ahead, "oz-relayer-1": time.Hour}))
+	}
+	record(-6 * time.Minute)
+	require.Equal(t, http.StatusOK, report("mined", 2, -6*time.Minute))
+	require.Equal(t, http.StatusUnauthorized, report("mined", 3, -12*time.Minute), "old by each clock")
+	require.Equal(t, http.StatusUnauthorized, report("mined", 3, time.Hour), "new by another relayer's clock")
+	record(20 * time.Minute)
+	require.Equal(t, http.StatusOK, report("confirmed", 4, 20*time.Minute))
+	tx, err := s.store.Get(t.Context(), "shop", "order-1")
+	require.NoError(t, err)
+	require.Equal(t, relay.Confirmed, tx.Status)
+	require.Zero(t, s.count(`SELECT count(*) FROM relay_transactions WHERE reported_at > now() OR reported_at < now() - interval '1 minute'`), "times are by the own clock")
+	record(48 * time.Hour)
+	require.Equal(t, http.StatusUnauthorized, report("confirmed", 5, 48*time.Hour), "no clock is as wrong as that")
+	_, err = s.db.Exec(t.Context(), `UPDATE relay_relayer_clocks SET ahead = '20 minutes', measured_at = now() - interval '2 hours'`)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, report("confirmed", 5, 20*time.Minute), "measured too long ago")
+}
+
+// An operator must see whose webhooks are refused, and why, without a line for each of them.
+func TestWebhook_Refused_NamesTheRelayer(t *testing.T) {
+	s := start(t, nil, nil)
+	s.atRelayer(s.post(`{"to": `+to+`}`), "r1")
+	old, forged, unknown := nested("r1", "mined", 2, time.Now().Add(-time.Hour)), nested("r1", "mined", 2, time.Now()), nested("r9", "mined", 2, time.Now())
+	for body, sig := range map[string]string{old: sign(newSecret, old), forged: "Zm9v", unknown: "Zm9v"} {
+		code, _ := s.report(body, signature.HeaderOpenZeppelin, sig)
+		require.Equal(t, http.StatusUnauthorized, code)
+	}
+	for range 50 {
+		code, _ := s.report(forged, signature.HeaderOpenZeppelin, "Zm9v")
+		require.Equal(t, http.StatusUnauthorized, code)
+	}
+	s.http.Close()
+	lines := s.log.String()
+	for _, want := range []string{
+		`msg="webhooks about transactions of a relayer are refused" component=api service=oz-relayer-0 clock_ahead=0s err="webhook is too old, or from the future"`,
+		`msg="webhooks about transactions of a relayer are refused" component=api service=oz-relayer-0 clock_ahead=0s err="webhook signature does not match"`,
+		`msg="webhooks are refused that name no known transaction" component=api err="webhook signature does not match"`,
+	} {
+		require.Contains(t, lines, want)
+	}
+	require.Less(t, strings.Count(lines, "are refused"), 40)
+}
