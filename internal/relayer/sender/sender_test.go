@@ -565,8 +565,8 @@ func TestSender_UnrecognizedRefusal_ComparesBalanceWithCost(t *testing.T) {
 		for _, way := range []string{"first", "again"} {
 			t.Run(name+", "+way, func(t *testing.T) {
 				t.Parallel()
-				told := new(outcomes)
-				s, p, keys := setup(t, func(c *Config) { c.Events = told })
+				reported := new(outcomes)
+				s, p, keys := setup(t, func(c *Config) { c.Events = reported })
 				p.outcome, p.unclear, p.balances = test.outcome, test.unclear, test.balances
 				if way == "first" {
 					run(t, s, NewJob(tx(keys[0], 0)))
@@ -578,7 +578,7 @@ func TestSender_UnrecognizedRefusal_ComparesBalanceWithCost(t *testing.T) {
 				require.Len(t, p.recorded, 1)
 				require.Equal(t, test.status, p.recorded[0].Status)
 				require.Equal(t, test.reason, p.recorded[0].Error)
-				require.Equal(t, test.reason == "insufficient funds", told.all[0] == evm.InsufficientFunds, "it counts against the key")
+				require.Equal(t, test.reason == "insufficient funds", reported.all[0] == evm.InsufficientFunds, "it counts against the key")
 			})
 		}
 	}

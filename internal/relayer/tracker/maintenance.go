@@ -127,22 +127,49 @@ func (r *round) unsent(ctx context.Context, todo signerTasks) error {
 	if err != nil {
 		return err
 	}
-	return r.resend(ctx, todo, attempts)
-}
-
-// resend broadcasts attempts whose nonce is not used yet, and gives up those that no node can ever accept.
-func (r *round) resend(ctx context.Context, todo signerTasks, attempts []*relayer.Attempt) error {
-	open := slices.DeleteFunc(attempts, func(a *relayer.Attempt) bool { return r.used(a.From, a.Nonce) })
-	open, err := r.absent(ctx, open)
-	if err != nil || len(open) == 0 {
-		return err
-	}
-	r.cfg.Metrics.resends.Add(float64(len(open)))
-	results, err := r.cfg.Sender.Resend(ctx, open)
+	sent, err := r.resend(ctx, todo, attempts)
 	if err != nil {
 		return err
 	}
+	for _, key := range atOnce {
+		pace := r.observations.paces.of(key)
+		if pace.early = false; sent.accepted[key] || sent.failed[key] {
+			pace.sentEarly(time.Now(), sent.accepted[key])
+		}
+	}
+	return nil
+}
+
+// resend broadcasts attempts whose nonce is not used yet, at the pace of their keys, and gives up those that no node can ever
+// accept.
+func (r *round) resend(ctx context.Context, todo signerTasks, attempts []*relayer.Attempt) (*resends, error) {
+	open := slices.DeleteFunc(attempts, func(a *relayer.Attempt) bool { return r.used(a.From, a.Nonce) })
+	open, err := r.absent(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	sends := newResends(r.observations.paces, open, time.Now())
+	for {
+		batch := sends.batch()
+		if len(batch) == 0 {
+			return sends, nil
+		}
+		r.cfg.Metrics.resends.Add(float64(len(batch)))
+		results, err := r.cfg.Sender.Resend(ctx, batch)
+		if err != nil {
+			return nil, err
+		}
+		sends.sent(batch, results, time.Now())
+		if err := r.judge(ctx, todo, batch, results); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// judge gives up attempts that no node can ever accept, according to the results of their broadcast, or changes them.
+func (r *round) judge(ctx context.Context, todo signerTasks, open []*relayer.Attempt, results []evm.Result) error {
 	for i, result := range results {
+		var err error
 		outcome := result.Outcome
 		if outcome == evm.FeeCapExceeded {
 			if outcome, err = r.resendPreviousAttempt(ctx, open[i]); err != nil {
@@ -227,6 +254,8 @@ func (r *round) resendPreviousAttempt(ctx context.Context, a *relayer.Attempt) (
 		if err != nil {
 			return 0, err
 		}
+		pace := r.observations.paces.of(a.From)
+		pace.next = pace.next.Add(resendInterval)
 		switch outcome := results[0].Outcome; {
 		case outcome == evm.FeeCapExceeded:
 		case outcome.Done(): // the row ignores results of attempts before its latest
@@ -294,10 +323,13 @@ func (r *round) missing(ctx context.Context, todo signerTasks) error {
 			continue
 		}
 		froms = append(froms, store.KeyNonce{Key: k.Address, Nonce: first[i]})
-		if before, ok := r.observations.resent[k.Address]; ok && r.sure[i] > before {
-			atOnce = append(atOnce, k.Address)
+		before, known := r.observations.resent[k.Address]
+		if r.observations.paces.of(k.Address).ready(time.Now()) || !known {
+			r.observations.resent[k.Address] = r.sure[i]
+			if known && r.sure[i] > before {
+				atOnce = append(atOnce, k.Address)
+			}
 		}
-		r.observations.resent[k.Address] = r.sure[i]
 		if err := r.fill(ctx, k, r.sure[i]); err != nil {
 			return err
 		}
@@ -309,7 +341,8 @@ func (r *round) missing(ctx context.Context, todo signerTasks) error {
 	if err != nil {
 		return err
 	}
-	return r.resend(ctx, todo, attempts)
+	_, err = r.resend(ctx, todo, attempts)
+	return err
 }
 
 // fill fills nonces without a row with no-ops, because all nonces above them are blocked. One endpoint's count does not

@@ -26,7 +26,7 @@ type conditions struct {
 
 // eager returns the keys whose rejected transactions are sent again before their pause is over, because the reason may have
 // passed. It may have if a node is reachable again, fees fell by a tenth, the key has more ether, or a lower nonce was
-// accepted or mined.
+// accepted or mined. Where that did not help, the next such send has to wait.
 func (r *round) eager(ctx context.Context) ([]common.Address, error) {
 	first, err := r.cfg.Store.FirstUnsent(ctx, r.mined())
 	if err != nil {
@@ -41,7 +41,9 @@ func (r *round) eager(ctx context.Context) ([]common.Address, error) {
 		r.observations.conditions[k.Address] = now
 		richer := now.balance != nil && (was.balance == nil || now.balance.Cmp(was.balance) > 0) // the first reading may show it
 		moved := now.mined > was.mined || was.unsent && now.unsent && now.firstUnsent > was.firstUnsent
-		if now.unsent && (everybody || seen && (richer || moved)) {
+		pace := r.observations.paces.of(k.Address)
+		pace.early = now.unsent && (pace.early || everybody || seen && (richer || moved))
+		if pace.ignoresPauses(time.Now()) {
 			keys = append(keys, k.Address)
 		}
 	}

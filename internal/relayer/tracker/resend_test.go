@@ -121,6 +121,38 @@ func TestResend_RefusedForFundsOrFee_BacksOff(t *testing.T) {
 	}
 }
 
+// Nodes refuse four transactions, in words of which the cause is not known, while the fees fall with each block. That ends no
+// pause each time: all rows of a key have one send a second.
+func TestResend_RefusedWhileFeesFall_OneASecond(t *testing.T) {
+	var node *proxy.Proxy
+	rounds := make(chan struct{})
+	f := setup(t, 1, func(o *relayertest.Options) {
+		node = before(t, o)
+		node.SetRules(refused("something new"))
+		o.Tracker = func(c *tracker.Config) { c.Events = relayertest.OnRound(c.Events, tell(rounds)) }
+	})
+	begun := time.Now()
+	var txs []*relayer.Transaction
+	for range 4 {
+		txs = append(txs, f.Send(t, f.chain.Accounts[0].Address, 1, nil))
+	}
+	for range 60 {
+		f.chain.Commit() // an empty block lowers the base fee by an eighth
+		wait(rounds, 2)
+	}
+	require.LessOrEqual(t, node.Injected()["refused"], 4+1+uint64(time.Since(begun)/time.Second), "each once, and then one a second")
+	for i, tx := range txs {
+		last := f.latest(tx)
+		require.Equal(t, sender.Unrecognized, last.LastError, "%d", i)
+	}
+	node.SetRules()
+	for _, tx := range txs {
+		f.Reaches(t, tx, relayer.Broadcasted)
+	}
+	f.commitUntil(txs[3], relayer.Confirmed)
+	f.settled()
+}
+
 func TestResend_PoolFull_BacksOff(t *testing.T) {
 	var node *proxy.Proxy
 	rounds := make(chan struct{})

@@ -215,6 +215,7 @@ type observations struct {
 	resent map[common.Address]uint64    // a key's mined count when its missing transactions were last searched
 
 	conditions map[common.Address]conditions
+	paces      paces
 	price      *big.Int // the highest since fees fell; nil before the first
 }
 
@@ -261,7 +262,10 @@ func (t *Tracker) forget() {
 	t.disputed, t.marksCleared = map[common.Address]dispute{}, false
 	t.strandedKeys = common.Address{}
 	// The maintenance goroutine may still use the old ones.
-	t.observations = &observations{found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{}}
+	t.observations = &observations{
+		found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{},
+		paces: paces{},
+	}
 }
 
 // Run tracks the chain while it holds the lease, and otherwise tries to take it, until ctx ends. It returns nil then.
