@@ -184,7 +184,9 @@ var conformance = []struct {
 		require.NoError(r.t, err)
 		require.Len(r.t, all, 1)
 		require.Equal(r.t, *receipt, all[0])
-		r.send(tx, evm.NonceTooLow)
+		require.Eventually(r.t, func() bool { // the pool follows the head later
+			return r.Send(r.t.Context(), []evm.Raw{tx})[0].Outcome == evm.NonceTooLow
+		}, time.Minute, time.Millisecond)
 		r.send(r.transfer(0, 20, 2), evm.NonceTooLow)
 	}},
 	{"what comes after a gap waits for it", func(r *rig) {
