@@ -44,23 +44,31 @@ func (f *relayFlags) open(ctx context.Context) (_ *store.Store, db *pgxpool.Pool
 
 // relayTransaction is a transaction of the relay path with its changes, for scripts.
 type relayTransaction struct {
-	ID             uuid.UUID     `json:"id"`
-	Client         string        `json:"client"`
-	ClientID       string        `json:"clientId"`
-	Kind           relay.Kind    `json:"kind"`
-	Status         relay.Status  `json:"status"`
-	Reason         string        `json:"reason"`
-	Revision       int           `json:"revision"`
-	To             string        `json:"to"`
-	Value          string        `json:"value"` // wei
-	Relayer        string        `json:"relayer"`
-	URL            string        `json:"url"`
-	RelayerTx      string        `json:"relayerTransaction"`
-	IdempotencyKey string        `json:"relayerIdempotencyKey"`
-	Hash           string        `json:"hash"`
-	CreatedAt      time.Time     `json:"createdAt"`
-	UpdatedAt      time.Time     `json:"updatedAt"`
-	Changes        []relayChange `json:"changes,omitempty"`
+	ID             uuid.UUID    `json:"id"`
+	Client         string       `json:"client"`
+	ClientID       string       `json:"clientId"`
+	Kind           relay.Kind   `json:"kind"`
+	Status         relay.Status `json:"status"`
+	Reason         string       `json:"reason"`
+	Revision       int          `json:"revision"`
+	To             string       `json:"to"`
+	Value          string       `json:"value"` // wei
+	Relayer        string       `json:"relayer"`
+	URL            string       `json:"url"`
+	RelayerTx      string       `json:"relayerTransaction"`
+	IdempotencyKey string       `json:"relayerIdempotencyKey"`
+	Hash           string       `json:"hash"`
+	CreatedAt      time.Time    `json:"createdAt"`
+	UpdatedAt      time.Time    `json:"updatedAt"`
+	// Late are relayers that have accepted it late, and may execute it, too.
+	Late    []relayAcceptance `json:"lateAcceptances,omitempty"`
+	Changes []relayChange     `json:"changes,omitempty"`
+}
+
+type relayAcceptance struct {
+	Relayer   string `json:"relayer"`
+	URL       string `json:"url"`
+	RelayerTx string `json:"relayerTransaction"`
 }
 
 type relayChange struct {
@@ -97,6 +105,9 @@ func (t *relayTransaction) table(w io.Writer) {
 	line("its id", t.RelayerTx)
 	line("its key", t.IdempotencyKey)
 	line("hash", t.Hash)
+	for _, l := range t.Late {
+		line("also at", fmt.Sprintf("%s (%s) as %s", l.Relayer, l.URL, l.RelayerTx))
+	}
 	var rows [][]string
 	for _, c := range t.Changes {
 		rows = append(rows, []string{strconv.Itoa(c.Revision), string(c.Status), c.Relayer, c.At.UTC().Format(time.RFC3339), c.Reason})
@@ -117,6 +128,13 @@ func readRelayTransaction(ctx context.Context, s *store.Store, id uuid.UUID) (*r
 	changes, err := s.History(ctx, id)
 	for _, c := range changes {
 		t.Changes = append(t.Changes, relayChange{c.Revision, c.Status, c.Reason, c.Relayer, c.At})
+	}
+	if err != nil {
+		return tx, t, err
+	}
+	late, err := s.LateOf(ctx, id)
+	for _, l := range late {
+		t.Late = append(t.Late, relayAcceptance{l.Relayer, l.URL, l.RelayerTx})
 	}
 	return tx, t, err
 }

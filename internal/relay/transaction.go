@@ -57,6 +57,9 @@ type Transaction struct {
 	// reconciler withdrew it last.
 	Withdrawn     int
 	WithdrawnFrom string
+	// Attempt counts how often it was given to a relayer. A process that waits for a relayer's answer keeps the number that it began with:
+	// the answer belongs to that attempt alone.
+	Attempt int
 
 	CreatedAt   time.Time
 	SubmittedAt time.Time // zero: not accepted by a relayer yet
@@ -72,6 +75,11 @@ func (t *Transaction) RelayerKey() string {
 		return t.ID.String()
 	}
 	return fmt.Sprintf("%s.%d", t.ID, t.Withdrawn)
+}
+
+// Submission returns the transaction's current submission.
+func (t *Transaction) Submission() Submission {
+	return Submission{ID: t.ID, Attempt: t.Attempt, RelayerTx: t.RelayerTx}
 }
 
 // PublicID is the id that the client uses: its own, or the transaction's.
@@ -117,6 +125,13 @@ type Route struct {
 	RelayerTx string
 }
 
+// Submission identifies one submission of a transaction that a relayer has accepted.
+type Submission struct {
+	ID        uuid.UUID
+	Attempt   int
+	RelayerTx string
+}
+
 // RequestHash returns equal hashes for requests with the same meaning. It ignores ids, keys and the trace.
 func (t *Transaction) RequestHash() [sha256.Size]byte {
 	// The form has a version, because hashes are stored: if it changes, former hashes must not match by accident.
@@ -144,9 +159,12 @@ type Update struct {
 	// ID is the transaction, if it is known; the zero value stands for the only one with the relayer's id.
 	ID        uuid.UUID
 	RelayerTx string
-	Status    Status // submitted, mined or a final one
-	Hash      *common.Hash
-	Reason    string
+	// Attempt is the attempt that the report belongs to; 0 if only the relayer's id shows that. A report of an earlier attempt changes
+	// nothing.
+	Attempt int
+	Status  Status // submitted, mined or a final one
+	Hash    *common.Hash
+	Reason  string
 	// Revision orders the updates of relayers that number them; 0 if the relayer does not.
 	Revision int
 	// At is when the relayer made the report; zero if that is not known. Such a report without a revision may be late: it only moves a

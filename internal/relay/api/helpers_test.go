@@ -128,7 +128,7 @@ func (s *server) atRelayer(publicID, relayerTx string) uuid.UUID {
 	require.NoError(s.t, err)
 	require.Equal(s.t, store.Fresh, begun[0].State)
 	route.RelayerTx = relayerTx
-	require.NoError(s.t, s.store.Accepted(s.t.Context(), []store.Acceptance{{ID: tx.ID, Route: route}}))
+	require.NoError(s.t, s.store.Accepted(s.t.Context(), []store.Acceptance{{ID: tx.ID, Attempt: begun[0].Transaction.Attempt, Route: route}}))
 	return tx.ID
 }
 

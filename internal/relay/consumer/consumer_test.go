@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -366,7 +367,7 @@ func TestConsumer_Withdrawn_GoesToAnotherScope(t *testing.T) {
 	w.consume()
 	first := w.reaches(w.post(1), relay.Submitted)
 	require.Equal(t, swallows.URL(), first.Relayer)
-	ok, err := w.Withdraw(t.Context(), first.ID, first.RelayerTx)
+	ok, err := w.Withdraw(t.Context(), first.Submission())
 	require.NoError(t, err)
 	require.True(t, ok)
 	_, err = w.Apply(t.Context(), []relay.Update{{RelayerTx: first.RelayerTx, Status: relay.Canceled, At: time.Now()}})
@@ -444,6 +445,58 @@ func TestConsumer_DiesBeforeTheAnswerIsStored_IsOneTransaction(t *testing.T) {
 			w.drained()
 		})
 	}
+}
+
+// A consumer stands still with a relayer's acceptance, as on a paused virtual machine. Meanwhile another one withdraws the transaction
+// from that relayer, and has posted it to a second one. The first consumer's acceptance changes nothing when it goes on.
+func TestConsumer_StandsStillWithAnAcceptance_IsNotStoredOverAnother(t *testing.T) {
+	t.Parallel()
+	first, second := ours(t, nil), upstreamtest.Start(t, upstreamtest.Options{Key: key, Scope: "fedcba9876543210"})
+	w := setup(t, first, second)
+	w.fleet.remove(second)
+	id := w.post(1)
+	still := newPausing(w)
+	w.consume(func(c *Config) { c.Store, c.Lease, c.Concurrency = still, time.Second, 1 })
+	t.Cleanup(still.goOn)
+	<-still.asked
+	require.Len(t, first.Transactions(), 1)
+	r0 := first.Transactions()[0].ID
+
+	route := w.fleet.members[0].route
+	start := []store.Start{{ID: id, Holder: uuid.New(), Route: route, Lease: time.Minute}}
+	require.Eventually(t, func() bool {
+		begun, err := w.Begin(t.Context(), start)
+		return err == nil && begun[0].State == store.Resumed
+	}, 40*time.Second, 10*time.Millisecond, "the lease of the first consumer ends")
+	route.RelayerTx = r0
+	require.NoError(t, w.Accepted(t.Context(), []store.Acceptance{{ID: id, Attempt: 1, Route: route}}))
+	marked, err := w.Withdraw(t.Context(), relay.Submission{ID: id, Attempt: 1, RelayerTx: r0})
+	require.NoError(t, err)
+	require.True(t, marked)
+	_, err = w.Apply(t.Context(), []relay.Update{{RelayerTx: r0, Status: relay.Canceled, Revision: 5}})
+	require.NoError(t, err)
+	w.fleet.restore()
+	other := newPausing(w)
+	w.consume(func(c *Config) { c.Store = other })
+	t.Cleanup(other.goOn)
+	<-other.asked
+
+	still.goOn() // the second relayer has accepted, too, and neither acceptance is stored
+	require.NoError(t, <-still.done)
+	require.Empty(t, w.reaches(id, relay.Submitting).RelayerTx)
+	other.goOn()
+	require.NoError(t, <-other.done)
+	tx := w.reaches(id, relay.Submitted)
+	require.Equal(t, second.URL(), tx.Relayer)
+	for _, u := range []relay.Update{
+		{RelayerTx: r0, Status: relay.Canceled, Revision: 6}, {RelayerTx: tx.RelayerTx, Status: relay.Confirmed, Revision: 5, Hash: &common.Hash{9}},
+	} {
+		_, err = w.Apply(t.Context(), []relay.Update{u})
+		require.NoError(t, err)
+	}
+	w.reaches(id, relay.Confirmed)
+	require.Len(t, first.Transactions(), 1)
+	require.Len(t, second.Transactions(), 1)
 }
 
 // A relayer has certainly not taken a transaction, and the database restarts before that is stored: nothing may be unknown.
@@ -600,6 +653,32 @@ type failing struct {
 }
 
 func (f *failing) Accepted(context.Context, []store.Acceptance) error { return f.accepted() }
+
+// pausing is a store whose first Accepted waits.
+type pausing struct {
+	*store.Store
+	paused       atomic.Bool
+	asked, going chan struct{}
+	goOn         func()
+	done         chan error // the result
+}
+
+func newPausing(w *world) *pausing {
+	p := &pausing{Store: w.Store, asked: make(chan struct{}), going: make(chan struct{}), done: make(chan error, 1)}
+	p.goOn = sync.OnceFunc(func() { close(p.going) })
+	return p
+}
+
+func (p *pausing) Accepted(ctx context.Context, accepted []store.Acceptance) error {
+	if !p.paused.CompareAndSwap(false, true) {
+		return p.Store.Accepted(ctx, accepted)
+	}
+	close(p.asked)
+	<-p.going
+	err := p.Store.Accepted(context.WithoutCancel(ctx), accepted) // its process was paused, not its limits
+	p.done <- err
+	return err
+}
 
 // interrupted is a store whose first Requeue fails.
 type interrupted struct {

@@ -6,7 +6,7 @@
 //
 // # Outcomes
 //
-//	accepted  the relayer's id is stored; the message ends
+//	accepted  the relayer's id is stored, unless the transaction was given to another relayer meanwhile; the message ends
 //	rejected  the request itself is bad: the transaction fails, and the message ends. If the relayer has no scope, up to two others
 //	          are asked before, because its own account or policy may be the reason
 //	not done  the relayer does not have it: the choice is cleared, and the next relayer is tried

@@ -134,10 +134,11 @@ func (s *submission) trace(ctx context.Context, relayer string) (traceparent str
 	return tracing.Inject(ctx), span
 }
 
-// accepted stores a relayer's acceptance. If the database is away, the next attempt finds it out again.
+// accepted stores a relayer's acceptance. If the database is away, the next attempt finds it out again. If this process stood still and
+// the transaction was given to another relayer, the store keeps the acceptance for the reconciler.
 func (s *submission) accepted(ctx context.Context, by relay.Route, tx *upstream.Transaction) queue.Verdict {
 	by.RelayerTx = tx.ID
-	a := store.Acceptance{ID: s.id, Route: by}
+	a := store.Acceptance{ID: s.id, Attempt: s.tx.Attempt, Route: by}
 	if tx.Hash != (common.Hash{}) {
 		a.Hash = &tx.Hash
 	}

@@ -382,7 +382,7 @@ func (d *database) store(ctx context.Context, reported map[string]string) error 
 				Call: relay.Call{To: common.Address{1}, Value: big.NewInt(1), GasLimit: 100_000, Speed: relay.Average},
 			}
 			starts[i] = store.Start{ID: id, Holder: uuid.New(), Route: route, Lease: time.Minute}
-			acceptances[i] = store.Acceptance{ID: id, Route: route}
+			acceptances[i] = store.Acceptance{ID: id, Attempt: 1, Route: route}
 		}
 		_, err := d.Accept(ctx, txs)
 		if err == nil {

@@ -16,6 +16,9 @@
 // unknown. So does one that its relayer does not have in two checks. The checks go on, and so does the transaction if a relayer
 // has it after all; otherwise an operator ends it.
 //
+// A relayer that has accepted a transaction late, when it was at another relayer or final, is asked until it has finished it. If it has
+// executed it, the transaction is confirmed unless it is final.
+//
 // Final transactions that are older than Config.History are deleted, unless a webhook of theirs is due or a dead letter.
 //
 // # What is not guaranteed

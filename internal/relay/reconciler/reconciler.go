@@ -25,9 +25,11 @@ type Store interface {
 	Enqueue(ctx context.Context, ids []uuid.UUID) error
 	Apply(ctx context.Context, reports []relay.Update) ([]store.Applied, error)
 	MatchReports(ctx context.Context) (removed int, err error)
-	Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (bool, error)
-	StopWithdrawing(ctx context.Context, id uuid.UUID, relayerTx string) error
-	Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string) (bool, error)
+	Withdraw(ctx context.Context, at relay.Submission) (bool, error)
+	StopWithdrawing(ctx context.Context, at relay.Submission) error
+	Lose(ctx context.Context, at relay.Submission, reason string) (bool, error)
+	TakeLate(ctx context.Context) ([]store.Late, error)
+	SettleLate(ctx context.Context, l *store.Late, executed *common.Hash) (bool, error)
 	Purge(ctx context.Context, history time.Duration, limit int) (deleted int, err error)
 }
 
@@ -148,6 +150,7 @@ func (r *Reconciler) round(ctx context.Context) error {
 		r.log.Warn("reports dropped: no transaction had their ids for a day", "count", removed)
 	}
 	silent := &sync.Map{}
+	failed = errors.Join(failed, r.late(ctx, silent))
 	for {
 		var since time.Duration
 		if !r.cfg.Answering() {
@@ -226,7 +229,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 	case unsent && d.Scope == "":
 		return r.parkUnsent(ctx, &d, log)
 	case unsent && r.cfg.Elsewhere(d.Scope): // in its own scope it would wait again, behind the others
-		marked, err := r.cfg.Store.Withdraw(ctx, d.ID, d.RelayerTx)
+		marked, err := r.cfg.Store.Withdraw(ctx, d.Submission())
 		if err != nil {
 			return err
 		}
@@ -240,7 +243,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 		log.Warn("relayer does not send a transaction, and no relayer of another idempotency scope is usable")
 	}
 	if d.Withdrawing && !got.IsCanceled { // the relayer was not asked, or refused: a later cancellation is an operator's
-		if err := r.cfg.Store.StopWithdrawing(ctx, d.ID, d.RelayerTx); err != nil {
+		if err := r.cfg.Store.StopWithdrawing(ctx, d.Submission()); err != nil {
 			return err
 		}
 	}
@@ -310,7 +313,7 @@ func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer
 	if err != nil {
 		log.Warn("transaction not withdrawn from a relayer that does not send it", "err", err)
 		if refused, ok := errors.AsType[*upstream.Error](err); ok && refused.Code != 0 && !refused.Unknown {
-			return r.cfg.Store.StopWithdrawing(ctx, d.ID, d.RelayerTx)
+			return r.cfg.Store.StopWithdrawing(ctx, d.Submission())
 		}
 		return nil // the next check finds out
 	}
@@ -336,7 +339,7 @@ func (r *Reconciler) lost(ctx context.Context, d *store.Due, log *slog.Logger) e
 
 // park makes a transaction unknown, for an operator.
 func (r *Reconciler) park(ctx context.Context, d *store.Due, reason string, log *slog.Logger) error {
-	ok, err := r.cfg.Store.Lose(ctx, d.ID, d.RelayerTx, reason)
+	ok, err := r.cfg.Store.Lose(ctx, d.Submission(), reason)
 	if err != nil || !ok {
 		return err
 	}
@@ -356,7 +359,7 @@ func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Tra
 		log.Warn("relayer answers an unknown status", "status", string(got.Status))
 		return nil
 	}
-	u := relay.Update{ID: d.ID, RelayerTx: d.RelayerTx, Status: status, Reason: got.Reason, Revision: got.Revision, At: at}
+	u := relay.Update{ID: d.ID, Attempt: d.Attempt, RelayerTx: d.RelayerTx, Status: status, Reason: got.Reason, Revision: got.Revision, At: at}
 	if got.CallComplete {
 		u.Call = &relay.Call{To: *got.To, Value: got.Value, Data: got.Data}
 	}
@@ -385,8 +388,8 @@ var statuses = map[upstream.Status]relay.Status{
 
 // metrics are a reconciler's metrics.
 type metrics struct {
-	asked                                      *prometheus.CounterVec
-	requeued, overdue, withdrawn, unsent, lost prometheus.Counter
+	asked                                            *prometheus.CounterVec
+	requeued, overdue, withdrawn, unsent, lost, late prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -400,6 +403,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		withdrawn: f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_withdrawn_total", Help: "Transactions that were taken back from a relayer that had accepted and not sent them."}),
 		unsent:    f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_unsent_total", Help: "Checks that found a transaction unsent at its relayer for more than five minutes, while no relayer of another idempotency scope was usable."}),
 		lost:      f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that became unknown after a relayer had accepted them: it does not have them any more, does not send them although it has no idempotency keys, or no relayer has answered about them for half an hour."}),
+		late:      f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_late_acceptances_total", Help: "Acceptances by a relayer that came when their transaction was at another relayer, or final: two relayers may execute it."}),
 		overdue:   f.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_webhook_timeouts_total", Help: "Checks of transactions without a webhook for longer than five minutes."}),
 	}
 }

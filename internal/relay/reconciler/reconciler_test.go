@@ -103,7 +103,7 @@ func (w *world) submitted() (id uuid.UUID, relayerTx string) {
 	require.Equal(w.t, upstream.Accepted, result.Outcome)
 	route := w.route
 	route.RelayerTx = result.Transaction.ID
-	require.NoError(w.t, w.Accepted(w.t.Context(), []store.Acceptance{{ID: tx.ID, Route: route}}))
+	require.NoError(w.t, w.Accepted(w.t.Context(), []store.Acceptance{{ID: tx.ID, Attempt: 1, Route: route}}))
 	return tx.ID, route.RelayerTx
 }
 

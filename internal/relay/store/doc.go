@@ -13,7 +13,13 @@
 // A consumer calls Begin before it sends a request to a relayer. Begin stores the chosen relayer and takes the row's lease.
 // After a crash the next consumer therefore knows which relayer may have the transaction. Requeue clears the relayer, and only its
 // leaseholder may call it, after an answer that proves that the relayer does not have the transaction. Otherwise only an operator
-// clears it, by Resolve. Accepted needs no lease, because the relayer's answer stays true.
+// clears it, by Resolve. Accepted needs no lease, because within an attempt the relayer's answer stays true.
+//
+// Each Begin of a queued transaction is another attempt. A process that waited for an answer, or for anything else, may go on when the
+// transaction is at another relayer. So each change after a wait names the lease or the attempt that it belongs to, and changes nothing
+// of another one. An acceptance of an earlier attempt is kept as a late one until its relayer has finished the transaction. Meanwhile
+// the transaction is given to no further relayer, and does not fail: it becomes unknown instead. If the late relayer has executed it,
+// it is confirmed.
 //
 // A relayer without idempotency keys may have one unresolved call of the same receiver, value and data at a time. Otherwise
 // a lookup could not tell them apart. Begin leaves a second one queued, and ReportBlocked gives it the reason once the first one is parked.

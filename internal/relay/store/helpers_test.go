@@ -103,7 +103,7 @@ func (f *fixture) submitted(client, relayerTx string) *relay.Transaction {
 func (f *fixture) accepted(id uuid.UUID, by relay.Route, relayerTx string) {
 	f.t.Helper()
 	by.RelayerTx = relayerTx
-	require.NoError(f.t, f.Accepted(f.t.Context(), []Acceptance{{ID: id, Route: by}}))
+	require.NoError(f.t, f.Accepted(f.t.Context(), []Acceptance{{ID: id, Attempt: f.read(id).Attempt, Route: by}}))
 }
 
 // apply stores one report.

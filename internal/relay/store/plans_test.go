@@ -45,7 +45,7 @@ func TestBatches_ManyTransactions_ReadTheirOwn(t *testing.T) {
 			starts = append(starts, Start{ID: tx.ID, Holder: uuid.New(), Route: route, Lease: time.Minute})
 			by := route
 			by.RelayerTx = uuid.NewString()
-			acceptances = append(acceptances, Acceptance{ID: tx.ID, Route: by})
+			acceptances = append(acceptances, Acceptance{ID: tx.ID, Attempt: 1, Route: by})
 			reports = append(reports, relay.Update{RelayerTx: by.RelayerTx, Status: relay.Mined, Revision: 2, At: time.Now()})
 			early = append(early, relay.Update{RelayerTx: uuid.NewString(), Status: relay.Mined, Revision: 2, At: time.Now()})
 		}

@@ -78,9 +78,9 @@ func (s *Store) Enqueue(ctx context.Context, ids []uuid.UUID) error {
 
 // Withdraw marks a transaction whose relayer is to be asked to cancel it: once it has, the transaction returns to the queue.
 // Withdraw reports whether the transaction is still at that relayer without a hash.
-func (s *Store) Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (bool, error) {
+func (s *Store) Withdraw(ctx context.Context, at relay.Submission) (bool, error) {
 	tag, err := s.db.Exec(ctx, `UPDATE relay_transactions SET withdrawing = true
-		WHERE id = $1 AND relayer_tx = $2 AND status = 'submitted' AND tx_hash IS NULL`, id, relayerTx)
+		WHERE id = $1 AND relayer_tx = $2 AND attempts = $3 AND status = 'submitted' AND tx_hash IS NULL`, at.ID, at.RelayerTx, at.Attempt)
 	if err != nil {
 		return false, fmt.Errorf("withdraw a transaction: %w", err)
 	}
@@ -89,8 +89,9 @@ func (s *Store) Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (b
 
 // StopWithdrawing removes the mark of Withdraw, because the relayer does not cancel the transaction. A later cancellation is an
 // operator's.
-func (s *Store) StopWithdrawing(ctx context.Context, id uuid.UUID, relayerTx string) error {
-	if _, err := s.db.Exec(ctx, `UPDATE relay_transactions SET withdrawing = false WHERE id = $1 AND relayer_tx = $2`, id, relayerTx); err != nil {
+func (s *Store) StopWithdrawing(ctx context.Context, at relay.Submission) error {
+	if _, err := s.db.Exec(ctx, `UPDATE relay_transactions SET withdrawing = false WHERE id = $1 AND relayer_tx = $2 AND attempts = $3`,
+		at.ID, at.RelayerTx, at.Attempt); err != nil {
 		return fmt.Errorf("stop withdrawing a transaction: %w", err)
 	}
 	return nil
@@ -98,13 +99,13 @@ func (s *Store) StopWithdrawing(ctx context.Context, id uuid.UUID, relayerTx str
 
 // Lose makes a transaction unknown whose relayer had accepted it, and does not have it any more or does not send it. It may have
 // been sent. Lose reports whether it did.
-func (s *Store) Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string) (bool, error) {
+func (s *Store) Lose(ctx context.Context, at relay.Submission, reason string) (bool, error) {
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
 			UPDATE relay_transactions t SET status = 'unknown', status_reason = $3, outstanding = false, revision = revision + 1,
 				updated_at = now(), checks = 0, check_at = now()
-			WHERE id = $1 AND relayer_tx = $2 AND status IN ('submitted', 'mined') RETURNING t.*
-		)`+record+` SELECT count(*) FROM changed`, id, relayerTx, bounded(reason)).Scan(&n)
+			WHERE id = $1 AND relayer_tx = $2 AND attempts = $4 AND status IN ('submitted', 'mined') RETURNING t.*
+		)`+record+` SELECT count(*) FROM changed`, at.ID, at.RelayerTx, bounded(reason), at.Attempt).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("lose a transaction: %w", err)
 	}

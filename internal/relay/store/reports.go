@@ -27,7 +27,7 @@ type Applied struct {
 const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined' THEN 2 ELSE 3 END`
 
 // applySQL returns the end of a statement that applies the rows of "asked" (n, tx, relayer_tx, status, reason, tx_hash, revision,
-// at, digest), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks,
+// at, digest, attempt), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks,
 // because the relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled, returns to the queue.
 // The report may have the hash of a no-op: the relayer had given the transaction a nonce, which the no-op has used.
 //
@@ -38,13 +38,17 @@ const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined'
 // A report that names the transaction is the answer to a check. It counts also with the revision that is known: the relayer is there, and
 // a transaction that became unknown because no relayer answered goes on.
 //
+// A report that names an earlier attempt changes nothing. As long as the relayer of a late acceptance may have the transaction, a report
+// that it was not executed makes it unknown.
+//
 // "found" has the transactions of the relayer's ids. Only an array of ids, and a condition on "open" that no index can use,
 // make the planner read these alone: with a join, it reads all open transactions for each batch. A report that does not name the
-// transaction, of an id that two relayers have given, changes no row: the reconciler asks both.
+// transaction, of an id that two relayers have given, also to an earlier attempt, changes no row: the reconciler asks both.
 func applySQL(enqueueRequeued string) string {
 	return `found AS MATERIALIZED (
-			SELECT id, relayer_tx, count(*) OVER (PARTITION BY relayer_tx) AS owners
-			FROM relay_transactions WHERE relayer_tx = ANY(ARRAY(SELECT relayer_tx FROM asked))
+			SELECT id, relayer_tx, count(*) OVER (PARTITION BY relayer_tx)
+				+ (SELECT count(*) FROM relay_late_acceptances l WHERE l.tx = t.id AND l.relayer_tx = t.relayer_tx) AS owners
+			FROM relay_transactions t WHERE relayer_tx = ANY(ARRAY(SELECT relayer_tx FROM asked))
 		), matched AS MATERIALIZED (
 			SELECT a.n, f.id FROM asked a JOIN found f ON f.relayer_tx = a.relayer_tx AND (f.id = a.tx OR a.tx IS NULL AND f.owners = 1)
 		), newest AS (
@@ -52,16 +56,19 @@ func applySQL(enqueueRequeued string) string {
 			ORDER BY m.id, revision DESC, at DESC NULLS LAST, ` + fmt.Sprintf(rank, "status") + ` DESC
 		), locked AS MATERIALIZED (
 			SELECT t.id, e.status, e.reason, e.tx_hash, a.revision, coalesce(a.at, now()) AS at,
-				t.withdrawing AND t.scope <> '' AND e.status = 'canceled' AS withdrawn,
+				call.withdrawn, t.relayer, t.relayer_url, t.relayer_id, t.scope, t.relayer_tx,
 				(t.status, t.status_reason) <> (e.status, e.reason) OR e.tx_hash IS DISTINCT FROM t.tx_hash AND e.tx_hash IS NOT NULL AS visible
 			FROM newest a JOIN relay_transactions t ON t.id = a.id
 			CROSS JOIN LATERAL (SELECT coalesce(a.digest <> t.digest, false) AND (a.tx_hash IS NULL OR a.tx_hash IS DISTINCT FROM t.tx_hash
-				AND NOT EXISTS (SELECT FROM relay_history h WHERE h.tx = t.id AND h.tx_hash = a.tx_hash)) AS differs) AS call
+				AND NOT EXISTS (SELECT FROM relay_history h WHERE h.tx = t.id AND h.tx_hash = a.tx_hash)) AS differs,
+				t.withdrawing AND t.scope <> '' AND a.status = 'canceled' AS withdrawn,
+				a.status IN ('failed', 'canceled', 'expired') AND ` + maybeElsewhere + ` AS elsewhere) AS call
 			CROSS JOIN LATERAL (SELECT
-				CASE WHEN NOT call.differs THEN a.status WHEN a.status = 'mined' THEN 'submitted' WHEN a.status = 'confirmed' THEN 'unknown' ELSE a.status END AS status,
-				CASE WHEN NOT call.differs THEN a.reason ELSE 'its relayer reports another call' || coalesce(': 0x' || encode(a.tx_hash, 'hex'), '') END AS reason,
+				CASE WHEN call.elsewhere AND NOT call.withdrawn THEN 'unknown' WHEN NOT call.differs THEN a.status WHEN a.status = 'mined' THEN 'submitted' WHEN a.status = 'confirmed' THEN 'unknown' ELSE a.status END AS status,
+				CASE WHEN call.elsewhere AND NOT call.withdrawn THEN 'its relayer reports it as ' || a.status || ', and another relayer has accepted it, too'
+					WHEN NOT call.differs THEN a.reason ELSE 'its relayer reports another call' || coalesce(': 0x' || encode(a.tx_hash, 'hex'), '') END AS reason,
 				CASE WHEN NOT call.differs THEN a.tx_hash END AS tx_hash) AS e
-			WHERE t.id = ANY(ARRAY(SELECT id FROM matched)) AND CASE WHEN NOT t.open OR t.relayer_tx IS DISTINCT FROM a.relayer_tx THEN false
+			WHERE t.id = ANY(ARRAY(SELECT id FROM matched)) AND CASE WHEN NOT t.open OR t.relayer_tx IS DISTINCT FROM a.relayer_tx OR a.attempt <> t.attempts THEN false
 				WHEN a.revision > 0 AND (t.reported_revision > 0 OR a.at IS NULL) THEN a.revision > t.reported_revision OR a.revision = t.reported_revision AND a.tx IS NOT NULL
 				WHEN a.at IS NULL THEN (` + fmt.Sprintf(rank, "a.status") + `, e.tx_hash IS NOT NULL) > (` + fmt.Sprintf(rank, "t.status") + `, t.tx_hash IS NOT NULL)
 				ELSE (a.at, ` + fmt.Sprintf(rank, "a.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
@@ -77,6 +84,10 @@ func applySQL(enqueueRequeued string) string {
 				withdrawn_from = t.scope, withdrawn_at = now(), revision = t.revision + 1, updated_at = now(),
 				check_at = now(), checks = 0
 			FROM locked l WHERE t.id = l.id AND l.visible AND l.withdrawn RETURNING t.*
+		), former AS (
+			INSERT INTO relay_late_acceptances AS known (tx, pool, relayer_tx, relayer, relayer_url, relayer_id, scope, settled)
+			SELECT l.id, ` + pool("l") + `, l.relayer_tx, l.relayer, l.relayer_url, l.relayer_id, l.scope, true FROM locked l WHERE l.visible AND l.withdrawn
+			ON CONFLICT (tx, pool, relayer_tx) DO UPDATE SET settled = true
 		), queue AS (` + enqueueRequeued + `), applied AS (
 			UPDATE relay_transactions t SET status = l.status, status_reason = l.reason, tx_hash = coalesce(l.tx_hash, t.tx_hash),
 				reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
@@ -90,7 +101,7 @@ func applySQL(enqueueRequeued string) string {
 // has the relayer's id.
 func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, error) {
 	n := len(reports)
-	ids, txs, statuses, reasons := make([]*uuid.UUID, n), make([]string, n), make([]string, n), make([]string, n)
+	ids, attempts, txs, statuses, reasons := make([]*uuid.UUID, n), make([]*int32, n), make([]string, n), make([]string, n), make([]string, n)
 	hashes, digests, revisions, times, numbers := make([][]byte, n), make([][]byte, n), make([]int32, n), make([]*time.Time, n), make([]int32, n)
 	for i := range reports {
 		r := &reports[i]
@@ -103,6 +114,9 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		if r.ID != uuid.Nil {
 			ids[i] = &r.ID
 		}
+		if r.Attempt > 0 {
+			attempts[i] = new(int32(r.Attempt))
+		}
 		if !r.At.IsZero() {
 			times[i] = &r.At
 		}
@@ -111,10 +125,10 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		}
 	}
 	rows, err := s.db.Query(ctx, `WITH asked AS MATERIALIZED (
-			SELECT n, tx, relayer_tx, status, reason, tx_hash, revision, digest,
+			SELECT n, tx, relayer_tx, status, reason, tx_hash, revision, digest, attempt,
 				CASE WHEN at <= now() THEN at WHEN at > now() THEN now() END AS at -- a clock that is ahead would hide later reports
-			FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[], $9::bytea[])
-				AS a (n, tx, relayer_tx, status, reason, tx_hash, revision, at, digest)
+			FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[], $9::bytea[], $10::int[])
+				AS a (n, tx, relayer_tx, status, reason, tx_hash, revision, at, digest, attempt)
 		), `+s.apply+`, kept AS (
 			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at, digest)
 			SELECT a.relayer_tx, a.status, a.reason, a.tx_hash, a.revision, a.at, a.digest FROM asked a
@@ -122,7 +136,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		)
 		SELECT a.n, m.id, c.id IS NOT NULL, coalesce(c.client, ''), coalesce(c.client_id, c.id::text, ''), coalesce(c.revision, 0)
 		FROM asked a LEFT JOIN matched m USING (n) LEFT JOIN changed c ON c.id = m.id`,
-		numbers, ids, txs, statuses, reasons, hashes, revisions, times, digests)
+		numbers, ids, txs, statuses, reasons, hashes, revisions, times, digests, attempts)
 	if err != nil {
 		return nil, fmt.Errorf("apply reports: %w", err)
 	}
@@ -144,12 +158,12 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 
 // storedSQL takes kept reports and applies them. %s selects them.
 const storedSQL = `WITH asked AS MATERIALIZED (
-		DELETE FROM relay_reports r WHERE %s RETURNING id AS n, NULL::uuid AS tx, relayer_tx, status, reason, tx_hash, revision, at, digest
+		DELETE FROM relay_reports r WHERE %s RETURNING id AS n, NULL::uuid AS tx, relayer_tx, status, reason, tx_hash, revision, at, digest, NULL::int AS attempt
 	), `
 
-// queueStoredReports applies the kept reports of transactions whose relayer's ids the batch has stored.
+// queueStoredReports applies the kept reports of transactions whose relayer's ids the batch has stored. Those of a late acceptance stay.
 func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
-	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY($1)`)+s.apply+`SELECT`, relayerTxs)
+	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY(ARRAY(SELECT t.relayer_tx FROM relay_transactions t WHERE t.relayer_tx = ANY($1)))`)+s.apply+`SELECT`, relayerTxs)
 }
 
 // maxMatched is how many kept reports one MatchReports applies.

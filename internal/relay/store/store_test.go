@@ -222,7 +222,7 @@ func TestApply_Untimed_OnlyMovesForward(t *testing.T) {
 	require.True(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Mined, Hash: &hash}).Changed)
 	require.False(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Submitted, Hash: &hash}).Changed)
 	require.False(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Submitted, At: time.Now().Add(-time.Hour)}).Changed, "mined was received after that")
-	ok, err := f.Lose(t.Context(), tx.ID, "r1", "its relayer does not have it")
+	ok, err := f.Lose(t.Context(), tx.Submission(), "its relayer does not have it")
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.True(t, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Mined, Hash: &hash}).Changed)
@@ -288,7 +288,7 @@ func TestApply_WithdrawnByANoOp_IsQueuedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := setup(t)
 			tx := f.submitted("shop", "r1")
-			ok, err := f.Withdraw(t.Context(), tx.ID, "r1")
+			ok, err := f.Withdraw(t.Context(), tx.Submission())
 			require.NoError(t, err)
 			require.True(t, ok)
 			if sent != nil {
@@ -307,7 +307,7 @@ func TestApply_WithdrawnByANoOp_IsQueuedAgain(t *testing.T) {
 func TestBegin_WithdrawnFromTheScope_IsAvoidedForAWhile(t *testing.T) {
 	f := setup(t)
 	tx := f.submitted("shop", "r1")
-	_, err := f.Withdraw(t.Context(), tx.ID, "r1")
+	_, err := f.Withdraw(t.Context(), tx.Submission())
 	require.NoError(t, err)
 	f.apply(relay.Update{RelayerTx: "r1", Status: relay.Canceled, Revision: 5})
 	require.Equal(t, relay.Queued, f.read(tx.ID).Status)
@@ -337,9 +337,9 @@ func TestBegin_WithdrawnFromTheScope_IsAvoidedForAWhile(t *testing.T) {
 func TestApply_CanceledAfterStopWithdrawing_IsCanceled(t *testing.T) {
 	f := setup(t)
 	tx := f.submitted("shop", "r1")
-	_, err := f.Withdraw(t.Context(), tx.ID, "r1")
+	_, err := f.Withdraw(t.Context(), tx.Submission())
 	require.NoError(t, err)
-	require.NoError(t, f.StopWithdrawing(t.Context(), tx.ID, "r1"))
+	require.NoError(t, f.StopWithdrawing(t.Context(), tx.Submission()))
 	f.apply(relay.Update{RelayerTx: "r1", Status: relay.Canceled, Hash: &common.Hash{9}, Revision: 5})
 	require.Equal(t, relay.Canceled, f.read(tx.ID).Status)
 }

@@ -63,7 +63,7 @@ func avoided(scope, limit string) string {
 }
 
 // Begin takes the leases of transactions and stores the chosen relayers of those that are queued. It returns a result for
-// each Start. A queued gasless transaction whose deadline has passed expires instead: its forwarder would revert it.
+// each Start. A queued transaction that the relayer of a late acceptance may have stays as it is. A queued gasless transaction whose deadline has passed expires instead: its forwarder would revert it.
 func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 	n := len(starts)
 	ids, holders, leases := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]time.Duration, n)
@@ -79,7 +79,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			SELECT t.id, t.status, t.digest, t.status = 'queued' AND coalesce(t.forward_deadline < extract(epoch FROM now()), false) AS late,
 				`+avoided("a.scope", "$8")+` AS avoided, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
 			FROM asked a JOIN relay_transactions t ON t.id = a.id
-			WHERE t.status IN ('queued', 'submitting') AND t.held_until <= now() ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
+			WHERE t.held_until <= now() AND (t.status = 'submitting' OR t.status = 'queued' AND NOT `+maybeElsewhere+`) ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
 		), unresolved AS (
 			INSERT INTO relay_unresolved_calls (digest, tx) SELECT digest, id FROM free WHERE status = 'queued' AND NOT late AND scope = ''
 			ON CONFLICT DO NOTHING RETURNING tx
@@ -164,7 +164,7 @@ func (s *Store) state(ctx context.Context, a *Start) (b Begun, err error) {
 	// A row that the statement passed over because of a lock is held, too, for a moment.
 	var remaining time.Duration
 	var blocked, isAvoided bool
-	if err = s.db.QueryRow(ctx, `SELECT CASE WHEN held_until > now() THEN held_until - now() ELSE interval '0' END,
+	if err = s.db.QueryRow(ctx, `SELECT CASE WHEN held_until > now() THEN held_until - now() WHEN `+maybeElsewhere+` THEN interval '1 s' ELSE interval '0' END,
 			t.status = 'queued' AND $2 = '' AND EXISTS (SELECT FROM relay_unresolved_calls u WHERE u.digest = t.digest),
 			t.status = 'queued' AND held_until <= now() AND `+avoided("$2", "$3")+`
 		FROM relay_transactions t WHERE id = $1`, a.ID, a.Route.Scope, AvoidedFor).Scan(&remaining, &blocked, &isAvoided); err != nil {
@@ -182,39 +182,59 @@ func (s *Store) state(ctx context.Context, a *Start) (b Begun, err error) {
 
 // Acceptance is a relayer's answer that it has a transaction.
 type Acceptance struct {
-	ID    uuid.UUID
-	Route relay.Route // with RelayerTx
-	Hash  *common.Hash
+	ID uuid.UUID
+	// Attempt is the attempt that the relayer has answered, by the transaction that Begin returned.
+	Attempt int
+	Route   relay.Route // with RelayerTx
+	Hash    *common.Hash
 }
 
-// Accepted stores that relayers have accepted transactions, and applies the reports that came before. It needs no lease,
-// because an answer stays true. A transaction that a relayer has accepted before is unchanged.
+// Accepted stores that relayers have accepted transactions, and applies the reports that came before. It needs no lease, because
+// within its attempt an answer stays true. An acceptance of an earlier attempt, or another one of the same, changes no row: it is kept
+// as a late one, and the reconciler asks its relayer and the row's.
 func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 	n := len(accepted)
-	ids, hashes := make([]uuid.UUID, n), make([][]byte, n)
+	ids, hashes, attempts := make([]uuid.UUID, n), make([][]byte, n), make([]int32, n)
 	relayers, urls, relayerIDs, scopes, txs := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	for i, a := range accepted {
-		ids[i], txs[i] = a.ID, a.Route.RelayerTx
+		ids[i], attempts[i], txs[i] = a.ID, int32(a.Attempt), a.Route.RelayerTx
 		relayers[i], urls[i], relayerIDs[i], scopes[i] = a.Route.Relayer, a.Route.URL, a.Route.RelayerID, a.Route.Scope
 		if a.Hash != nil {
 			hashes[i] = a.Hash[:]
 		}
 	}
 	batch := new(pgx.Batch)
-	batch.Queue(`WITH asked AS (
-			SELECT DISTINCT ON (id) * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[])
-				AS a (id, relayer, url, relayer_id, scope, relayer_tx, tx_hash) ORDER BY id
+	batch.Queue(`WITH asked AS MATERIALIZED (
+			SELECT *, `+pool("a")+` AS pool FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::int[])
+				WITH ORDINALITY AS a (id, relayer, url, relayer_id, scope, relayer_tx, tx_hash, attempt, n)
 		), locked AS MATERIALIZED (
-			SELECT t.id FROM relay_transactions t JOIN asked USING (id)
-			WHERE t.relayer_tx IS NULL AND t.status IN ('queued', 'submitting', 'unknown') ORDER BY t.id FOR UPDATE OF t
+			SELECT t.id, t.status, t.attempts, t.relayer_tx, `+pool("t")+` AS pool FROM relay_transactions t
+			WHERE t.id = ANY($1) ORDER BY t.id FOR UPDATE OF t
+		), present AS MATERIALIZED (
+			SELECT DISTINCT ON (a.id) a.* FROM asked a JOIN locked t USING (id)
+			WHERE t.relayer_tx IS NULL AND t.attempts = a.attempt AND t.status IN ('submitting', 'unknown') ORDER BY a.id, a.n
 		), changed AS (
 			UPDATE relay_transactions t SET status = 'submitted', status_reason = '', relayer = a.relayer, relayer_url = a.url,
 				relayer_id = a.relayer_id, scope = a.scope, relayer_tx = a.relayer_tx, tx_hash = a.tx_hash, outstanding = true, holder = NULL,
 				held_until = '-infinity', submitted_at = now(), revision = t.revision + 1, updated_at = now(),
 				check_at = now(), checks = 0
-			FROM asked a JOIN locked USING (id) WHERE t.id = a.id RETURNING t.*
-		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE scope = ''))`+record+`SELECT`,
-		ids, relayers, urls, relayerIDs, scopes, txs, hashes)
+			FROM present a WHERE t.id = a.id RETURNING t.*
+		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE scope = '')
+		), owned AS MATERIALIZED (
+			SELECT t.id, t.relayer_tx, `+pool("t")+` AS pool FROM relay_transactions t WHERE t.relayer_tx = ANY($6)
+		), late AS (
+			INSERT INTO relay_late_acceptances (tx, pool, relayer_tx, relayer, relayer_url, relayer_id, scope, settled)
+			SELECT a.id, a.pool, a.relayer_tx, a.relayer, a.url, a.relayer_id, a.scope, false
+			FROM asked a JOIN locked t USING (id) LEFT JOIN present p USING (id)
+			WHERE (a.relayer_tx, a.pool) <> (coalesce(p.relayer_tx, t.relayer_tx, ''), coalesce(p.pool, t.pool))
+				AND NOT EXISTS (SELECT FROM owned o WHERE (o.relayer_tx, o.pool) = (a.relayer_tx, a.pool) AND o.id <> a.id)
+			ON CONFLICT DO NOTHING RETURNING tx
+		), hastened AS (
+			UPDATE relay_transactions SET check_at = '-infinity' WHERE id IN (SELECT tx FROM late) AND id NOT IN (SELECT id FROM present)
+		), current AS (
+			DELETE FROM relay_late_acceptances l USING present p WHERE (l.tx, l.pool, l.relayer_tx) = (p.id, p.pool, p.relayer_tx)
+		)`+record+`SELECT`,
+		ids, relayers, urls, relayerIDs, scopes, txs, hashes, attempts)
 	queueStoredReports(batch, s, txs)
 	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("store acceptances: %w", err)
@@ -228,9 +248,10 @@ func (s *Store) Requeue(ctx context.Context, id, holder uuid.UUID, reason string
 	return s.end(ctx, id, holder, `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = ''`, reason)
 }
 
-// Fail makes a transaction failed, because relayers reject it. Only the leaseholder may; it reports whether it did.
+// Fail makes a transaction failed, because relayers reject it. It becomes unknown instead if the relayer of a late acceptance may have it.
+// Only the leaseholder may; it reports whether it did.
 func (s *Store) Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
-	return s.end(ctx, id, holder, `status = 'failed', open = false`, reason)
+	return s.end(ctx, id, holder, `status = CASE WHEN `+maybeElsewhere+` THEN 'unknown' ELSE 'failed' END, open = `+maybeElsewhere, reason)
 }
 
 // Park makes a transaction unknown: its relayer may have it, and no lookup can tell. Only the leaseholder may; it reports

@@ -1,0 +1,85 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+)
+
+// listedFor is for how long a relayer has a final transaction at least. OpenZeppelin's deletes it after four hours by default.
+const listedFor = time.Hour
+
+// late asks the relayers that have accepted transactions late whether they have executed them. The relayers of the rows are asked as
+// usual.
+func (r *Reconciler) late(ctx context.Context, silent *sync.Map) error {
+	due, err := r.cfg.Store.TakeLate(ctx)
+	if err != nil {
+		return err
+	}
+	group, asking := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for i := range due {
+		group.Go(func() error { return r.askLate(asking, &due[i], silent) })
+	}
+	return group.Wait()
+}
+
+// askLate asks one relayer. It fails only if the answer cannot be stored.
+func (r *Reconciler) askLate(ctx context.Context, l *store.Late, silent *sync.Map) error {
+	log := r.log.With("tx", l.Transaction.ID, "service", l.Route.Relayer, "relayer_tx", l.Route.RelayerTx)
+	if l.Checks == 1 {
+		r.metrics.late.Inc()
+		log.Warn("relayer accepted a transaction that another relayer has, or that is final: both are asked",
+			"status", string(l.Transaction.Status), "other", l.Transaction.Relayer)
+	}
+	tx := *l.Transaction
+	tx.Route = l.Route
+	_, got, err := r.find(ctx, &store.Due{Transaction: &tx}, upstream.Ref{ID: l.Route.RelayerID, Scope: l.Route.Scope}, silent)
+	switch {
+	case errors.Is(err, upstream.ErrNotFound) && l.Checks >= checksUntilLost && l.Age < listedFor:
+		return r.settle(ctx, l, nil, "relayer does not have a transaction that it accepted late")
+	case err != nil:
+		log.Info("relayer not asked", "err", err)
+		return nil
+	case got.Status == upstream.Failed, got.Status == upstream.Canceled, got.Status == upstream.Expired:
+		return r.settle(ctx, l, nil, "relayer did not execute a transaction that it accepted late")
+	case got.Status == upstream.Confirmed && got.Hash != (common.Hash{}) && isCall(&got, &tx.Call):
+		return r.settle(ctx, l, &got.Hash, "relayer executed a transaction that it accepted late")
+	}
+	return nil
+}
+
+// settle ends a late acceptance.
+func (r *Reconciler) settle(ctx context.Context, l *store.Late, executed *common.Hash, event string) error {
+	changed, err := r.cfg.Store.SettleLate(ctx, l, executed)
+	if err != nil {
+		return err
+	}
+	log := r.log.With("tx", l.Transaction.ID, "service", l.Route.Relayer, "relayer_tx", l.Route.RelayerTx, "status", string(l.Transaction.Status))
+	switch {
+	case executed == nil:
+		log.Info(event)
+	case changed && l.Transaction.Relayer == "":
+		log.Warn(event, "hash", executed.Hex())
+	default: // the row's relayer may have executed it, too, or the client was told otherwise
+		log.Error(event, "hash", executed.Hex(), "other", l.Transaction.Relayer, "other_tx", l.Transaction.RelayerTx)
+	}
+	return nil
+}
+
+// isCall reports whether a relayer's transaction has the effect of a call, as far as the answer contains it.
+func isCall(t *upstream.Transaction, c *relay.Call) bool {
+	if !t.CallComplete {
+		return true
+	}
+	reported := relay.Call{To: *t.To, Value: t.Value, Data: t.Data}
+	return reported.Digest() == c.Digest()
+}

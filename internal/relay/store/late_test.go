@@ -1,0 +1,234 @@
+package store
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+)
+
+// elsewhere is a relayer of another scope.
+var elsewhere = relay.Route{Relayer: "oz-relayer-9", URL: "http://relayer-9:3000", RelayerID: "other", Scope: "another"}
+
+// acceptedLate stores the acceptance of an attempt, after the transaction has gone on.
+func (f *fixture) acceptedLate(id uuid.UUID, attempt int, by relay.Route, relayerTx string) {
+	f.t.Helper()
+	by.RelayerTx = relayerTx
+	require.NoError(f.t, f.Accepted(f.t.Context(), []Acceptance{{ID: id, Attempt: attempt, Route: by}}))
+}
+
+// late returns the late acceptances whose relayers are to be asked.
+func (f *fixture) late() []Late {
+	f.t.Helper()
+	all, err := f.TakeLate(f.t.Context())
+	require.NoError(f.t, err)
+	return all
+}
+
+// A consumer stands still with a relayer's acceptance. Another one withdraws the transaction from that relayer, and gives it to another:
+// the first one's acceptance changes nothing, at whichever point it comes.
+func TestAccepted_WithdrawnMeanwhile_ChangesNothing(t *testing.T) {
+	for name, done := range map[string]int{"queued": 0, "submitting": 1, "submitted": 2} {
+		t.Run(name, func(t *testing.T) {
+			f := setup(t)
+			tx := f.accept(transaction("shop"))
+			begun, _ := f.begin(tx.ID, route, -time.Second)
+			require.Equal(t, 1, begun.Transaction.Attempt)
+			resumed, _ := f.begin(tx.ID, route, time.Minute)
+			require.Equal(t, Resumed, resumed.State)
+			f.accepted(tx.ID, route, "r0")
+			marked, err := f.Withdraw(t.Context(), f.read(tx.ID).Submission())
+			require.NoError(t, err)
+			require.True(t, marked)
+			f.apply(relay.Update{RelayerTx: "r0", Status: relay.Canceled, Revision: 5})
+			goesOn := []func(){
+				func() {
+					begun, _ := f.begin(tx.ID, elsewhere, time.Minute)
+					require.Equal(t, Fresh, begun.State)
+				},
+				func() { f.accepted(tx.ID, elsewhere, "r1") },
+			}
+			for _, step := range goesOn[:done] {
+				step()
+			}
+			before := f.read(tx.ID)
+			f.acceptedLate(tx.ID, 1, route, "r0")
+			require.Equal(t, before, f.read(tx.ID))
+			require.Empty(t, f.late(), "its end is known")
+			for _, step := range goesOn[done:] {
+				step()
+			}
+			f.apply(relay.Update{RelayerTx: "r0", Status: relay.Canceled, Revision: 6})
+			f.apply(relay.Update{RelayerTx: "r1", Status: relay.Confirmed, Revision: 5, Hash: &common.Hash{9}})
+			require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
+			require.Zero(t, f.count(`SELECT count(*) FROM relay_history WHERE status = 'canceled'`))
+		})
+	}
+}
+
+// twice makes a transaction that a relayer accepted late, after it was queued again and second has given it to another one.
+func (f *fixture) twice(second func(id uuid.UUID)) (tx *relay.Transaction) {
+	f.t.Helper()
+	tx = f.accept(transaction("shop"))
+	_, holder := f.begin(tx.ID, foreign, time.Minute)
+	ok, err := f.Requeue(f.t.Context(), tx.ID, holder, "its relayer does not have it")
+	require.NoError(f.t, err)
+	require.True(f.t, ok)
+	if second != nil {
+		second(tx.ID)
+	}
+	f.acceptedLate(tx.ID, 1, foreign, "r0")
+	return tx
+}
+
+// A client is not told that a transaction failed or was canceled while another relayer may execute it.
+func TestApply_AcceptedLateElsewhere_IsUnknownUntilThatIsSettled(t *testing.T) {
+	for _, status := range []relay.Status{relay.Failed, relay.Canceled, relay.Expired} {
+		for _, executed := range []*common.Hash{nil, {7}} {
+			t.Run(string(status), func(t *testing.T) {
+				f := setup(t)
+				tx := f.twice(func(id uuid.UUID) {
+					f.begin(id, elsewhere, time.Minute)
+					f.accepted(id, elsewhere, "r1")
+				})
+				require.Equal(t, "r1", f.read(tx.ID).RelayerTx)
+				due, err := f.TakeDue(t.Context(), 10, 0)
+				require.NoError(t, err)
+				require.Len(t, due, 1, "its relayer is asked, too")
+
+				report := relay.Update{ID: tx.ID, Attempt: 2, RelayerTx: "r1", Status: status, Revision: 5, At: time.Now()}
+				f.apply(report)
+				got := f.read(tx.ID)
+				require.Equal(t, relay.Unknown, got.Status)
+				require.Contains(t, got.Reason, string(status))
+
+				late := f.late()
+				require.Len(t, late, 1)
+				require.Equal(t, relay.Route{Relayer: "foreign", URL: foreign.URL, RelayerID: "main", RelayerTx: "r0"}, late[0].Route)
+				require.Empty(t, f.late(), "it was asked just now")
+				changed, err := f.SettleLate(t.Context(), &late[0], executed)
+				require.NoError(t, err)
+				require.Equal(t, executed != nil, changed)
+				f.apply(report)
+				got = f.read(tx.ID)
+				if executed == nil {
+					require.Equal(t, status, got.Status)
+					return
+				}
+				require.Equal(t, relay.Confirmed, got.Status)
+				require.Equal(t, executed, got.Hash)
+				require.Equal(t, "executed by foreign as r0; oz-relayer-9 has it as r1, and may execute it again", got.Reason)
+			})
+		}
+	}
+}
+
+// A transaction that is queued again, and was accepted late, is given to no other relayer.
+func TestTakeLate_Queued_GoesOnAtThatRelayer(t *testing.T) {
+	f := setup(t)
+	tx := f.twice(nil)
+	begun, _ := f.begin(tx.ID, elsewhere, time.Minute)
+	require.Equal(t, Held, begun.State)
+	require.Greater(t, time.Until(begun.Until), 500*time.Millisecond)
+	require.Empty(t, f.late())
+	got := f.read(tx.ID)
+	require.Equal(t, relay.Submitted, got.Status)
+	require.Equal(t, relay.Route{Relayer: "foreign", URL: foreign.URL, RelayerID: "main", RelayerTx: "r0"}, got.Route)
+	require.True(t, f.apply(relay.Update{RelayerTx: "r0", Status: relay.Confirmed, Revision: 5}).Changed)
+}
+
+// A rejection by a later relayer does not end a transaction that the first one has accepted late.
+func TestFail_AcceptedLateElsewhere_IsUnknown(t *testing.T) {
+	f := setup(t)
+	var holder uuid.UUID
+	tx := f.twice(func(id uuid.UUID) { _, holder = f.begin(id, elsewhere, time.Minute) })
+	ok, err := f.Fail(t.Context(), tx.ID, holder, "rejected")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, relay.Unknown, f.read(tx.ID).Status)
+	late := f.late()
+	require.Len(t, late, 1)
+	_, err = f.SettleLate(t.Context(), &late[0], &common.Hash{7})
+	require.NoError(t, err)
+	require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
+	require.NoError(t, f.Release(t.Context(), tx.ID, holder, true))
+}
+
+// Within an attempt a relayer's answer stays true, and a second one is kept. One of another row's is nothing new.
+func TestAccepted_SecondOfAnAttempt_IsKept(t *testing.T) {
+	f := setup(t)
+	tx := f.accept(transaction("shop"))
+	_, holder := f.begin(tx.ID, foreign, time.Minute)
+	ok, err := f.Park(t.Context(), tx.ID, holder, "the relayer does not show it")
+	require.NoError(t, err)
+	require.True(t, ok)
+	f.accepted(tx.ID, foreign, "r0")
+	f.acceptedLate(tx.ID, 1, foreign, "r0")
+	require.Equal(t, "r0", f.read(tx.ID).RelayerTx)
+	require.Empty(t, f.late())
+
+	other := f.accept(transaction("shop"))
+	f.begin(other.ID, foreign, time.Minute)
+	f.accepted(other.ID, foreign, "r1")
+	f.acceptedLate(tx.ID, 1, foreign, "r1")
+	require.Empty(t, f.late(), "another transaction has it")
+	f.acceptedLate(tx.ID, 1, foreign, "r2")
+	late := f.late()
+	require.Len(t, late, 1)
+	require.Equal(t, "r2", late[0].Route.RelayerTx)
+	require.Equal(t, "r0", late[0].Transaction.RelayerTx)
+	routes, err := f.LateOf(t.Context(), tx.ID)
+	require.NoError(t, err)
+	require.Equal(t, []relay.Route{late[0].Route}, routes)
+}
+
+// Reports of a late acceptance stay until a row has its relayer's id.
+func TestAccepted_Late_KeepsItsReports(t *testing.T) {
+	f := setup(t)
+	f.apply(relay.Update{RelayerTx: "r0", Status: relay.Confirmed, Revision: 5, Hash: &common.Hash{7}})
+	tx := f.twice(nil)
+	require.Empty(t, f.late())
+	_, err := f.MatchReports(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
+}
+
+// Two relayers may give a transaction the same id. What a process finds out about the earlier submission changes nothing of the current
+// one.
+func TestSubmission_Earlier_ChangesNothing(t *testing.T) {
+	f := setup(t)
+	tx := f.submitted("shop", "1")
+	earlier := tx.Submission()
+	_, err := f.Withdraw(t.Context(), earlier)
+	require.NoError(t, err)
+	f.apply(relay.Update{ID: tx.ID, Attempt: 1, RelayerTx: "1", Status: relay.Canceled, Revision: 5})
+	f.begin(tx.ID, elsewhere, time.Minute)
+	f.accepted(tx.ID, elsewhere, "1")
+	before := f.read(tx.ID)
+	for name, change := range map[string]func(context.Context) (bool, error){
+		"withdraw": func(ctx context.Context) (bool, error) { return f.Withdraw(ctx, earlier) },
+		"lose":     func(ctx context.Context) (bool, error) { return f.Lose(ctx, earlier, "its relayer does not have it") },
+		"report": func(ctx context.Context) (bool, error) {
+			return f.apply(relay.Update{ID: tx.ID, Attempt: 1, RelayerTx: "1", Status: relay.Canceled, Revision: 7}).Changed, nil
+		},
+		"webhook": func(ctx context.Context) (bool, error) {
+			return f.apply(relay.Update{RelayerTx: "1", Status: relay.Canceled, Revision: 7}).Changed, nil
+		},
+	} {
+		changed, err := change(t.Context())
+		require.NoError(t, err)
+		require.False(t, changed, name)
+		require.Equal(t, before, f.read(tx.ID), name)
+	}
+	marked, err := f.Withdraw(t.Context(), before.Submission())
+	require.NoError(t, err)
+	require.True(t, marked)
+	require.NoError(t, f.StopWithdrawing(t.Context(), earlier))
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_transactions WHERE withdrawing`))
+	require.True(t, f.apply(relay.Update{ID: tx.ID, Attempt: 2, RelayerTx: "1", Status: relay.Confirmed, Revision: 5}).Changed)
+}
