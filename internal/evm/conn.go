@@ -172,6 +172,14 @@ func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, 
 			}
 		}
 	}
+	// Some gateways answer a call that reverts with a 5xx. No fault of a node has such an error.
+	if !batch && !calls[0].sends() {
+		if answers, err := c.decode(calls, text, batch); err == nil {
+			if e, ok := errors.AsType[*RPCError](answers[0].err); ok && reverted(e) {
+				return answers, nil
+			}
+		}
+	}
 	return nil, c.transportError(true, fmt.Errorf("HTTP status %d", resp.StatusCode))
 }
 

@@ -157,3 +157,31 @@ func TestRevert_InBatch_IsOneAnswer(t *testing.T) {
 	require.NoError(t, answers[1].err)
 	require.Equal(t, 2, f.count("eth_call"))
 }
+
+// A gateway answers a call that reverts with a 5xx. Its other errors with that status are its own.
+func TestRevert_Status500_IsAnAnswer(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	answer := func(err string) {
+		f.onRequest(func(w http.ResponseWriter, calls []fakeCall, _ bool) bool {
+			if calls[0].Method != "eth_estimateGas" && calls[0].Method != "eth_sendRawTransaction" {
+				return false
+			}
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":1,"error":` + err + `}`))
+			return true
+		})
+	}
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	answer(clientReverts["Hardhat"].err)
+	_, err := c.EstimateGas(t.Context(), Message{})
+	var revert *RevertError
+	require.ErrorAs(t, err, &revert)
+	require.Equal(t, "not the owner", revert.Reason)
+	require.Empty(t, c.Status().Endpoints[0].Failing)
+	require.Equal(t, Unknown, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}})[0].Outcome, "a send may have arrived")
+
+	answer(`{"code":-32000,"message":"insufficient funds"}`)
+	_, err = c.EstimateGas(t.Context(), Message{})
+	require.True(t, IsNoAnswer(err), "%v", err)
+}

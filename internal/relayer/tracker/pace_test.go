@@ -109,7 +109,7 @@ func TestPace_NodesAcceptAgain_BatchesDouble(t *testing.T) {
 	})
 }
 
-// What nodes have merely lost, or could not receive, is sent at once, also while refused attempts of the key have to wait.
+// Attempts that nodes have merely lost, or could not receive, are sent at once, also while refused ones of the key have to wait.
 func TestPace_NotRefused_AtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
