@@ -101,9 +101,15 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"submitted", "r-1", "oz-relayer-0"}, []string{string(tx.Status), tx.RelayerTx, tx.Relayer})
 
-	res = rollcall(t, r.args("tx", "resolve", found.String(), "--failed", "--yes")...)
-	require.Equal(t, cli.ExitNotDone, res.code)
-	require.Contains(t, res.stderr, "is submitted, not unknown")
+	for _, decision := range [][]string{{"--relayer-tx", "r-2"}, {"--failed"}, {"--retry"}} {
+		res = rollcall(t, r.args(append([]string{"tx", "resolve", found.String(), "--yes"}, decision...)...)...)
+		if decision[0] == "--failed" {
+			require.Zero(t, res.code, "it is not final: %s", res.stderr)
+			continue
+		}
+		require.Equal(t, cli.ExitNotDone, res.code)
+	}
+	require.Contains(t, res.stderr, "is failed, which is final")
 	submitting := r.accept()
 	_, err = r.Begin(t.Context(), []store.Start{{ID: submitting, Holder: uuid.New(), Route: relay.Route{Relayer: "oz-relayer-1", Scope: "gone"}, Lease: time.Minute}})
 	require.NoError(t, err)
@@ -116,6 +122,11 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	succeed(t, r.args("tx", "resolve", submitting.String(), "--retry", "--yes")...)
 	require.Equal(t, relay.Queued, r.status(submitting))
 	queued := r.accept()
+	for _, decision := range [][]string{{"--retry"}, {"--relayer-tx", "r-1"}} {
+		res = rollcall(t, r.args(append([]string{"tx", "resolve", queued.String(), "--yes"}, decision...)...)...)
+		require.Equal(t, cli.ExitNotDone, res.code)
+		require.Contains(t, res.stderr, "is queued")
+	}
 	succeed(t, r.args("tx", "resolve", queued.String(), "--failed", "--yes")...)
 	require.Equal(t, relay.Failed, r.status(queued))
 	res = rollcall(t, r.args("tx", "resolve", uuid.NewString())...)

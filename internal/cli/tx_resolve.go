@@ -15,11 +15,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 )
 
-// txResolveCmd ends the status unknown, or a submission that no relayer can finish.
+// txResolveCmd ends a transaction, or gives it another course, by an operator's decision.
 type txResolveCmd struct {
 	ID        uuid.UUID `arg:"" name:"id" help:"The transaction, by the relay path's id."`
 	Retry     bool      `xor:"decision" help:"No relayer has it: queue it again."`
-	Failed    bool      `xor:"decision" help:"It is not to be sent: tell the client that it failed. Also for a queued one, which no relayer has."`
+	Failed    bool      `xor:"decision" help:"It is not to be sent: tell the client that it failed. "`
 	Executed  *string   `xor:"decision" placeholder:"HASH" help:"The chain has executed it, under this hash: tell the client that it is confirmed."`
 	RelayerTx *string   `xor:"decision" name:"relayer-tx" placeholder:"ID" help:"Its relayer has it, under this id."`
 	Yes       bool      `help:"Do not ask for a confirmation."`
@@ -28,9 +28,10 @@ type txResolveCmd struct {
 }
 
 func (txResolveCmd) Help() string {
-	return `A transaction is unknown if its relayer may have it, and no lookup can tell. Look for it at the relayer, by receiver, value, data
+	return `An operator can decide about each transaction that is not final. A transaction is unknown if its relayer may have it, and no lookup can tell. Look for it at the relayer, by receiver, value, data
 and time, and on the chain. Without a decision this prints what is known. A transaction stays submitting while no relayer has the
-idempotency scope of the one that may have it; if that scope is gone for good, decide likewise, after two minutes.
+idempotency scope of the one that may have it; if that scope is gone for good, decide likewise, after two minutes. A submitted or mined
+one is followed at its relayer: decide only if that relayer has lost it, for example because it was restored from a backup.
 
 With --retry it is executed twice if a relayer has it after all. With --failed the client may post it again, which is the same.
 Relayers that share idempotency keys find it by the key that is printed; it stays the same with --retry, unless its relayer had
@@ -64,17 +65,20 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 		if err := c.Print(con.Stdout, shown, shown.table); err != nil {
 			return err
 		}
-		if tx.Status == relay.Unknown || tx.Status == relay.Submitting && time.Since(tx.QuietSince) > store.ResolvableAfter {
+		if tx.Status == relay.Unknown || tx.Status.AtRelayer() || tx.Status == relay.Submitting && time.Since(tx.QuietSince) > store.ResolvableAfter {
 			fmt.Fprintf(con.Stderr, "decide: rollcall tx resolve %s with --relayer-tx ID, --executed HASH, --retry or --failed\n", c.ID)
 		}
 		return nil
 	}
 	switch {
-	case tx.Status == relay.Unknown, tx.Status == relay.Submitting, tx.Status == relay.Queued && c.Failed:
-	default:
-		return fmt.Errorf("%s is %s, not unknown: there is nothing to resolve", c.ID, tx.Status)
+	case tx.Status.Final():
+		return fmt.Errorf("%s is %s, which is final: there is nothing to resolve", c.ID, tx.Status)
+	case tx.Status == relay.Queued && c.Retry:
+		return fmt.Errorf("%s is queued already: a consumer submits it", c.ID)
+	case tx.Status == relay.Queued && c.RelayerTx != nil:
+		return fmt.Errorf("%s is queued, so no relayer of its row can have it: use --executed or --failed", c.ID)
 	}
-	if err := confirm(ctx, con, c.OutputFlags, c.Yes, shown.table, c.question()); err != nil {
+	if err := confirm(ctx, con, c.OutputFlags, c.Yes, shown.table, c.question(tx)); err != nil {
 		return err
 	}
 	// A person may have taken long.
@@ -88,8 +92,10 @@ func (c *txResolveCmd) decided() bool {
 	return c.Retry || c.Failed || c.Executed != nil || c.RelayerTx != nil
 }
 
-func (c *txResolveCmd) question() string {
+func (c *txResolveCmd) question(tx *relay.Transaction) string {
 	switch {
+	case c.Failed && tx.Status.AtRelayer():
+		return "Tell the client that it failed? " + tx.Relayer + " has accepted it as " + tx.RelayerTx + ", and may execute it."
 	case c.Retry:
 		return "Queue it again? If a relayer has it, it is executed twice."
 	case c.Failed:

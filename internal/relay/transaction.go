@@ -57,6 +57,8 @@ type Transaction struct {
 	// reconciler withdrew it last.
 	Withdrawn     int
 	WithdrawnFrom string
+	// Reported is the relayer's own revision in its last report; 0 without one.
+	Reported int
 	// Attempt counts how often it was given to a relayer. A process that waits for a relayer's answer keeps the number that it began with:
 	// the answer belongs to that attempt alone.
 	Attempt int
@@ -167,6 +169,9 @@ type Update struct {
 	Reason  string
 	// Revision orders the updates of relayers that number them; 0 if the relayer does not.
 	Revision int
+	// Known is the revision that the row had from the relayer when it was asked. It is set in an answer to a direct question alone. If the
+	// answer's revision is lower, and the row still has that one, the relayer's history went back, as after a restore from a backup.
+	Known int
 	// At is when the relayer made the report; zero if that is not known. Such a report without a revision may be late: it only moves a
 	// transaction forward.
 	At time.Time

@@ -359,7 +359,7 @@ func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Tra
 		log.Warn("relayer answers an unknown status", "status", string(got.Status))
 		return nil
 	}
-	u := relay.Update{ID: d.ID, Attempt: d.Attempt, RelayerTx: d.RelayerTx, Status: status, Reason: got.Reason, Revision: got.Revision, At: at}
+	u := relay.Update{ID: d.ID, Attempt: d.Attempt, RelayerTx: d.RelayerTx, Status: status, Reason: got.Reason, Revision: got.Revision, Known: d.Reported, At: at}
 	if got.CallComplete {
 		u.Call = &relay.Call{To: *got.To, Value: got.Value, Data: got.Data}
 	}

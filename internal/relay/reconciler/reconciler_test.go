@@ -271,6 +271,21 @@ func TestReconciler_NothingNew_IsNoMissedCheck(t *testing.T) {
 	require.Equal(t, relay.Mined, w.reads(id).Status)
 }
 
+// A relayer was restored from a backup: its revisions are below those that it reported before. Its answer that a transaction is final
+// counts.
+func TestReconciler_RelayerRestored_ReachesTheEnd(t *testing.T) {
+	var w *world
+	w = setup(t, func(c *Config) {
+		c.Witnesses = func(relay.Route) []Witness { return []Witness{{revisioned{w.client}, w.route.URL}} }
+	})
+	id, relayerTx := w.submitted()
+	_, err := w.Apply(t.Context(), []relay.Update{{RelayerTx: relayerTx, Status: relay.Mined, Revision: 40, Hash: &common.Hash{9}, At: time.Now()}})
+	require.NoError(t, err)
+	w.relayer.Advance(t, relayerTx, "mined")
+	w.relayer.Advance(t, relayerTx, "confirmed")
+	w.confirmedByChecks(id)
+}
+
 // revisioned is a relayer that gives each status a revision, as ours does.
 type revisioned struct{ Relayer }
 

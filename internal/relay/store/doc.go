@@ -30,8 +30,9 @@
 //
 // Apply stores relayers' reports. A report of a transaction that no row has is kept, and applied once the row has the
 // relayer's id. Reports are ordered by the relayer's revision or, if it has none, by their time; an older one changes nothing. One
-// without both only moves a transaction forward. A report without the row's id changes no row if two rows have its relayer's id.
-// A final status never changes.
+// without both only moves a transaction forward. The answer to a question counts whatever its revision, unless another report came after
+// the question: the relayer may have been restored from a backup. A report without the row's id changes no row if two rows have its
+// relayer's id. A final status never changes.
 //
 // The store does not guarantee that a report is kept for more than a day.
 package store

@@ -112,11 +112,11 @@ func (s *Store) Lose(ctx context.Context, at relay.Submission, reason string) (b
 	return n > 0, nil
 }
 
-// Resolution is an operator's decision about a transaction that a relayer may have. One member is set.
+// Resolution is an operator's decision about a transaction that is not final. One member is set.
 type Resolution struct {
 	// Retry queues it again, because no relayer has it. Its idempotency key stays the same unless a relayer had accepted it.
 	Retry bool
-	// Failed ends it: it is not to be sent any more. A queued one can be ended so, too.
+	// Failed ends it: it is not to be sent any more.
 	Failed bool
 	// Executed is the hash under which the chain has executed it.
 	Executed *common.Hash
@@ -129,35 +129,38 @@ type Resolution struct {
 // operator has to wait longer: three times the timeout.
 const ResolvableAfter = 2 * time.Minute
 
-// Resolve applies an operator's decision to a transaction that is unknown, that has been submitting for ResolvableAfter or, with Failed,
-// queued. It reports false, and changes nothing, if the row is not as tx any more, or a consumer has its lease.
+// Resolve applies an operator's decision to a transaction that is not final, and has not been submitting for less than ResolvableAfter.
+// It reports false, and changes nothing, if the row is not as tx any more, a consumer has its lease, or the decision does not fit: a
+// queued one cannot be queued again, and RelayerTx needs a relayer that has not given it an id yet.
 func (s *Store) Resolve(ctx context.Context, tx *relay.Transaction, d Resolution, reason string) (bool, error) {
-	from := []relay.Status{relay.Unknown, relay.Submitting}
 	var set string
 	var hash []byte
 	switch {
 	case d.Retry:
-		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '', relayer_tx = NULL,
-			reported_revision = 0, reported_at = '-infinity', withdrawing = false,
-			withdrawn = withdrawn + CASE WHEN relayer_tx IS NULL THEN 0 ELSE 1 END`
+		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '', relayer_tx = NULL, submitted_at = NULL,
+			outstanding = false, reported_revision = 0, reported_at = '-infinity', withdrawn = withdrawn + CASE WHEN relayer_tx IS NULL THEN 0 ELSE 1 END`
 	case d.Failed:
-		from = append(from, relay.Queued)
-		set = `status = 'failed', open = false`
+		set = `status = 'failed', open = false, outstanding = false`
 	case d.Executed != nil:
 		hash = d.Executed[:]
-		set = `status = 'confirmed', open = false`
+		set = `status = 'confirmed', open = false, outstanding = false`
 	default:
-		set = `status = 'submitted', outstanding = true, submitted_at = now(), relayer_tx = $7`
+		set = `status = 'submitted', outstanding = true, submitted_at = now(), relayer_tx = $6`
 	}
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
-			UPDATE relay_transactions t SET `+set+`, tx_hash = CASE WHEN $8 THEN NULL ELSE coalesce($6, tx_hash) END, status_reason = $3, revision = revision + 1, updated_at = now(),
-				checks = 0, check_at = now(), holder = NULL, held_until = '-infinity'
-			WHERE id = $1 AND revision = $2 AND status = ANY($4) AND held_until <= now()
-				AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $5::interval) AND ($7 = '' OR relayer_tx IS NULL) RETURNING t.*
+			UPDATE relay_transactions t SET `+set+`, tx_hash = CASE WHEN $7 THEN NULL ELSE coalesce($5, tx_hash) END, status_reason = $3, revision = revision + 1, updated_at = now(),
+				checks = 0, check_at = now(), holder = NULL, held_until = '-infinity', withdrawing = false
+			WHERE id = $1 AND revision = $2 AND open AND held_until <= now()
+				AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $4::interval)
+				AND NOT ($7 AND status = 'queued') AND ($6 = '' OR relayer_tx IS NULL) RETURNING t.*
+		), former AS (
+			INSERT INTO relay_late_acceptances AS known (tx, pool, relayer_tx, relayer, relayer_url, relayer_id, scope, settled)
+			SELECT id, $8, $9, $10, $11, $12, $13, true FROM changed WHERE status = 'queued' AND $9 <> ''
+			ON CONFLICT (tx, pool, relayer_tx) DO UPDATE SET settled = true
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed))`+record+` SELECT count(*) FROM changed`,
-		tx.ID, tx.Revision, bounded(reason), from, ResolvableAfter, hash, d.RelayerTx,
-		d.Retry || d.RelayerTx != "").Scan(&n)
+		tx.ID, tx.Revision, bounded(reason), ResolvableAfter, hash, d.RelayerTx, d.Retry || d.RelayerTx != "",
+		poolOf(&tx.Route), tx.RelayerTx, tx.Relayer, tx.URL, tx.RelayerID, tx.Scope).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("resolve a transaction: %w", err)
 	}

@@ -27,7 +27,7 @@ type Applied struct {
 const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined' THEN 2 ELSE 3 END`
 
 // applySQL returns the end of a statement that applies the rows of "asked" (n, tx, relayer_tx, status, reason, tx_hash, revision,
-// at, digest, attempt), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks,
+// at, digest, attempt, known), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks,
 // because the relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled, returns to the queue.
 // The report may have the hash of a no-op: the relayer had given the transaction a nonce, which the no-op has used.
 //
@@ -37,6 +37,9 @@ const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined'
 //
 // A report that names the transaction is the answer to a check. It counts also with the revision that is known: the relayer is there, and
 // a transaction that became unknown because no relayer answered goes on.
+//
+// The answer to a check counts with a lower revision, too, if the row still has the one that it had when the relayer was asked: no other
+// report came meanwhile, so the relayer's own history went back, as after a restore from a backup.
 //
 // A report that names an earlier attempt changes nothing. As long as the relayer of a late acceptance may have the transaction, a report
 // that it was not executed makes it unknown.
@@ -56,12 +59,13 @@ func applySQL(enqueueRequeued string) string {
 			ORDER BY m.id, revision DESC, at DESC NULLS LAST, ` + fmt.Sprintf(rank, "status") + ` DESC
 		), locked AS MATERIALIZED (
 			SELECT t.id, e.status, e.reason, e.tx_hash, a.revision, coalesce(a.at, now()) AS at,
-				call.withdrawn, t.relayer, t.relayer_url, t.relayer_id, t.scope, t.relayer_tx,
+				call.withdrawn, call.backward, t.relayer, t.relayer_url, t.relayer_id, t.scope, t.relayer_tx,
 				(t.status, t.status_reason) <> (e.status, e.reason) OR e.tx_hash IS DISTINCT FROM t.tx_hash AND e.tx_hash IS NOT NULL AS visible
 			FROM newest a JOIN relay_transactions t ON t.id = a.id
 			CROSS JOIN LATERAL (SELECT coalesce(a.digest <> t.digest, false) AND (a.tx_hash IS NULL OR a.tx_hash IS DISTINCT FROM t.tx_hash
 				AND NOT EXISTS (SELECT FROM relay_history h WHERE h.tx = t.id AND h.tx_hash = a.tx_hash)) AS differs,
 				t.withdrawing AND t.scope <> '' AND a.status = 'canceled' AS withdrawn,
+				coalesce(a.known = t.reported_revision AND a.revision BETWEEN 1 AND t.reported_revision - 1, false) AS backward,
 				a.status IN ('failed', 'canceled', 'expired') AND ` + maybeElsewhere + ` AS elsewhere) AS call
 			CROSS JOIN LATERAL (SELECT
 				CASE WHEN call.elsewhere AND NOT call.withdrawn THEN 'unknown' WHEN NOT call.differs THEN a.status WHEN a.status = 'mined' THEN 'submitted' WHEN a.status = 'confirmed' THEN 'unknown' ELSE a.status END AS status,
@@ -69,12 +73,13 @@ func applySQL(enqueueRequeued string) string {
 					WHEN NOT call.differs THEN a.reason ELSE 'its relayer reports another call' || coalesce(': 0x' || encode(a.tx_hash, 'hex'), '') END AS reason,
 				CASE WHEN NOT call.differs THEN a.tx_hash END AS tx_hash) AS e
 			WHERE t.id = ANY(ARRAY(SELECT id FROM matched)) AND CASE WHEN NOT t.open OR t.relayer_tx IS DISTINCT FROM a.relayer_tx OR a.attempt <> t.attempts THEN false
+				WHEN call.backward THEN true
 				WHEN a.revision > 0 AND (t.reported_revision > 0 OR a.at IS NULL) THEN a.revision > t.reported_revision OR a.revision = t.reported_revision AND a.tx IS NOT NULL
 				WHEN a.at IS NULL THEN (` + fmt.Sprintf(rank, "a.status") + `, e.tx_hash IS NOT NULL) > (` + fmt.Sprintf(rank, "t.status") + `, t.tx_hash IS NOT NULL)
 				ELSE (a.at, ` + fmt.Sprintf(rank, "a.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
 			ORDER BY t.id FOR UPDATE OF t
 		), seen AS (
-			UPDATE relay_transactions t SET reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
+			UPDATE relay_transactions t SET reported_revision = CASE WHEN l.backward THEN l.revision ELSE GREATEST(l.revision, t.reported_revision) END, reported_at = GREATEST(l.at, t.reported_at),
 				check_at = now(), checks = 0
 			FROM locked l WHERE t.id = l.id AND NOT l.visible
 		), requeued AS (
@@ -90,7 +95,7 @@ func applySQL(enqueueRequeued string) string {
 			ON CONFLICT (tx, pool, relayer_tx) DO UPDATE SET settled = true
 		), queue AS (` + enqueueRequeued + `), applied AS (
 			UPDATE relay_transactions t SET status = l.status, status_reason = l.reason, tx_hash = coalesce(l.tx_hash, t.tx_hash),
-				reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
+				reported_revision = CASE WHEN l.backward THEN l.revision ELSE GREATEST(l.revision, t.reported_revision) END, reported_at = GREATEST(l.at, t.reported_at),
 				open = l.status IN ('submitted', 'mined', 'unknown'), outstanding = l.status IN ('submitted', 'mined'),
 				revision = t.revision + 1, updated_at = now(), check_at = now(), checks = 0
 			FROM locked l WHERE t.id = l.id AND l.visible AND NOT l.withdrawn RETURNING t.*
@@ -101,7 +106,8 @@ func applySQL(enqueueRequeued string) string {
 // has the relayer's id.
 func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, error) {
 	n := len(reports)
-	ids, attempts, txs, statuses, reasons := make([]*uuid.UUID, n), make([]*int32, n), make([]string, n), make([]string, n), make([]string, n)
+	ids, attempts, known := make([]*uuid.UUID, n), make([]*int32, n), make([]*int32, n)
+	txs, statuses, reasons := make([]string, n), make([]string, n), make([]string, n)
 	hashes, digests, revisions, times, numbers := make([][]byte, n), make([][]byte, n), make([]int32, n), make([]*time.Time, n), make([]int32, n)
 	for i := range reports {
 		r := &reports[i]
@@ -117,6 +123,9 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		if r.Attempt > 0 {
 			attempts[i] = new(int32(r.Attempt))
 		}
+		if r.Known > 0 {
+			known[i] = new(int32(r.Known))
+		}
 		if !r.At.IsZero() {
 			times[i] = &r.At
 		}
@@ -125,10 +134,10 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		}
 	}
 	rows, err := s.db.Query(ctx, `WITH asked AS MATERIALIZED (
-			SELECT n, tx, relayer_tx, status, reason, tx_hash, revision, digest, attempt,
+			SELECT n, tx, relayer_tx, status, reason, tx_hash, revision, digest, attempt, known,
 				CASE WHEN at <= now() THEN at WHEN at > now() THEN now() END AS at -- a clock that is ahead would hide later reports
-			FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[], $9::bytea[], $10::int[])
-				AS a (n, tx, relayer_tx, status, reason, tx_hash, revision, at, digest, attempt)
+			FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[], $9::bytea[], $10::int[], $11::int[])
+				AS a (n, tx, relayer_tx, status, reason, tx_hash, revision, at, digest, attempt, known)
 		), `+s.apply+`, kept AS (
 			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at, digest)
 			SELECT a.relayer_tx, a.status, a.reason, a.tx_hash, a.revision, a.at, a.digest FROM asked a
@@ -136,7 +145,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		)
 		SELECT a.n, m.id, c.id IS NOT NULL, coalesce(c.client, ''), coalesce(c.client_id, c.id::text, ''), coalesce(c.revision, 0)
 		FROM asked a LEFT JOIN matched m USING (n) LEFT JOIN changed c ON c.id = m.id`,
-		numbers, ids, txs, statuses, reasons, hashes, revisions, times, digests, attempts)
+		numbers, ids, txs, statuses, reasons, hashes, revisions, times, digests, attempts, known)
 	if err != nil {
 		return nil, fmt.Errorf("apply reports: %w", err)
 	}
@@ -158,7 +167,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 
 // storedSQL takes kept reports and applies them. %s selects them.
 const storedSQL = `WITH asked AS MATERIALIZED (
-		DELETE FROM relay_reports r WHERE %s RETURNING id AS n, NULL::uuid AS tx, relayer_tx, status, reason, tx_hash, revision, at, digest, NULL::int AS attempt
+		DELETE FROM relay_reports r WHERE %s RETURNING id AS n, NULL::uuid AS tx, relayer_tx, status, reason, tx_hash, revision, at, digest, NULL::int AS attempt, NULL::int AS known
 	), `
 
 // queueStoredReports applies the kept reports of transactions whose relayer's ids the batch has stored. Those of a late acceptance stay.

@@ -532,6 +532,80 @@ func TestResolve_Submitting(t *testing.T) {
 	}
 }
 
+// An operator decides about a transaction that a relayer has accepted, and a report about the former submission changes nothing then.
+func TestResolve_AtRelayer(t *testing.T) {
+	f := setup(t)
+	hash := common.Hash{9}
+	for _, mined := range []bool{false, true} {
+		for _, c := range []struct {
+			decision Resolution
+			want     relay.Status
+		}{
+			{Resolution{Retry: true}, relay.Queued}, {Resolution{Failed: true}, relay.Failed}, {Resolution{Executed: &hash}, relay.Confirmed},
+		} {
+			id := uuid.NewString()
+			tx := f.submitted("shop", id)
+			if mined {
+				f.apply(relay.Update{RelayerTx: id, Status: relay.Mined, Revision: 4, Hash: &common.Hash{8}})
+			}
+			ok, err := f.Resolve(t.Context(), f.read(tx.ID), Resolution{RelayerTx: "other"}, "")
+			require.NoError(t, err)
+			require.False(t, ok, "its relayer has given it an id")
+			ok, err = f.Resolve(t.Context(), f.read(tx.ID), c.decision, "the relayer lost it")
+			require.NoError(t, err)
+			require.True(t, ok)
+			got := f.read(tx.ID)
+			require.Equal(t, c.want, got.Status)
+			f.apply(relay.Update{ID: tx.ID, Attempt: 1, RelayerTx: id, Status: relay.Canceled, Revision: 9, At: time.Now()})
+			require.Equal(t, got, f.read(tx.ID))
+			if c.decision.Retry {
+				require.Equal(t, tx.ID.String()+".1", got.RelayerKey())
+				require.True(t, got.SubmittedAt.IsZero())
+				f.acceptedLate(tx.ID, 1, route, id)
+				require.Empty(t, f.late(), "the operator knew of it")
+			}
+			ok, err = f.Resolve(t.Context(), f.read(tx.ID), Resolution{Retry: true}, "")
+			require.NoError(t, err)
+			require.False(t, ok, "it is %s", c.want)
+		}
+	}
+	loads, err := f.Outstanding(t.Context(), time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, loads)
+}
+
+// A relayer that was restored from a backup reports lower revisions than before. Its answers to direct questions count, unless another
+// report came since the question; webhooks with lower revisions may be late.
+func TestApply_RelayersHistoryWentBack_AnswersCount(t *testing.T) {
+	f := setup(t)
+	hash := common.Hash{8}
+	mined := func(id string) *relay.Transaction {
+		tx := f.submitted("shop", id)
+		f.apply(relay.Update{RelayerTx: id, Status: relay.Mined, Revision: 7, Hash: &hash, At: time.Now().Add(time.Hour)})
+		return f.read(tx.ID)
+	}
+	for _, status := range []relay.Status{relay.Confirmed, relay.Failed, relay.Canceled, relay.Expired} {
+		tx := mined("r-" + string(status))
+		require.Equal(t, 7, tx.Reported)
+		answer := relay.Update{ID: tx.ID, Attempt: 1, RelayerTx: tx.RelayerTx, Status: status, Revision: 3, Hash: &hash, At: time.Now()}
+		late := answer
+		late.Known = 6
+		require.False(t, f.apply(late).Changed, "revision 7 was reported after the question")
+		require.False(t, f.apply(answer).Changed, "the revision before the question is not known")
+		webhook := answer
+		webhook.ID, webhook.Attempt = uuid.Nil, 0
+		require.False(t, f.apply(webhook).Changed)
+		require.Equal(t, tx, f.read(tx.ID))
+		answer.Known = 7
+		require.True(t, f.apply(answer).Changed)
+		require.Equal(t, status, f.read(tx.ID).Status)
+	}
+	tx := mined("goes on")
+	f.apply(relay.Update{ID: tx.ID, Attempt: 1, RelayerTx: "goes on", Status: relay.Submitted, Revision: 2, Known: 7, At: time.Now()})
+	require.Equal(t, 2, f.read(tx.ID).Reported)
+	require.True(t, f.apply(relay.Update{RelayerTx: "goes on", Status: relay.Confirmed, Revision: 3, Hash: &hash, At: time.Now()}).Changed, "a webhook of the new history")
+}
+
 // Old final transactions go, in batches, with all that belongs to them. Open ones and those with undelivered webhooks stay.
 func TestPurge_OldFinalOnes_AreDeletedInBatches(t *testing.T) {
 	f := setup(t)
