@@ -38,6 +38,8 @@ type consumerCmd struct {
 
 	History time.Duration `group:"Consumer" name:"history-retention" env:"CONSUMER_HISTORY_RETENTION" default:"0s" min:"0s" help:"How long transactions are kept after they became final, such as 2160h for 90 days, and 24h or more; 0 for ever. Their ids and idempotency keys can be used again after that."`
 
+	NotFound string `group:"Consumer" name:"not-found" env:"CONSUMER_NOT_FOUND" enum:"retry,park" default:"retry" help:"What becomes of a transaction that a relayer without idempotency keys answered with a 500, and that its complete list does not have afterwards: retry queues it again, park leaves it to an operator. Without a complete list it is always parked."`
+
 	Relayers relayersFlags    `embed:"" group:"Relayers"`
 	Store    relayStoreFlags  `embed:"" group:"Store and queue"`
 	Tracing  cli.TracingFlags `embed:"" group:"Tracing"`
@@ -226,7 +228,7 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 	defer endTracing()
 	submit := consumer.New(consumer.Config{
 		Queue: s.queue, Store: s.store, Relayers: relayers, Concurrency: c.Concurrency, Lease: c.Relayers.lease(),
-		Settled: 3 * c.Relayers.Timeout, Tracer: tracer, Registerer: reg, Logger: log,
+		Settled: 3 * c.Relayers.Timeout, ParkNotFound: c.NotFound == "park", Tracer: tracer, Registerer: reg, Logger: log,
 	})
 	reconcile := reconciler.New(reconciler.Config{
 		Store: s.store, Queued: s.queue.Notify, Answering: relayers.Answering, Elsewhere: relayers.Elsewhere,

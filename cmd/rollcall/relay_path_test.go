@@ -62,6 +62,7 @@ func TestRelayRoles_BadSettings_AreReported(t *testing.T) {
 		{"consumer", map[string]string{"CONSUMER_RELAYER_ID": "a b"}, "CONSUMER_RELAYER_ID in the environment: has blanks"},
 		{"consumer", map[string]string{"CONSUMER_RELAYER_HOSTS": "10.0.0.1/8"}, `CONSUMER_RELAYER_HOSTS in the environment: network "10.0.0.1/8" has bits of a host: its first address is 10.0.0.0/8; give names such as oz-relayer-*`},
 		{"consumer", map[string]string{"CONSUMER_CONCURRENCY": "0"}, "CONSUMER_CONCURRENCY"},
+		{"consumer", map[string]string{"CONSUMER_NOT_FOUND": "maybe"}, "CONSUMER_NOT_FOUND"},
 		{"consumer", map[string]string{"DATABASE_URL": ""}, "--database-url: is missing"},
 		{"consumer", map[string]string{"QUEUE_URL": "amqp://u:" + queuePassword + "@"}, "QUEUE_URL in the environment: "},
 		{"consumer", map[string]string{"QUEUE_URL": "redis://x"}, "expected postgres (the database of the transactions), sqs://… or amqps://…"},

@@ -57,6 +57,9 @@ type Transaction struct {
 	// reconciler withdrew it last.
 	Withdrawn     int
 	WithdrawnFrom string
+	// RequestFailed reports that the relayer has answered the request of this attempt with a 500: it does not process it any more, and may
+	// have stored it.
+	RequestFailed bool
 	// Reported is the relayer's own revision in its last report; 0 without one.
 	Reported int
 	// Attempt counts how often it was given to a relayer. A process that waits for a relayer's answer keeps the number that it began with:

@@ -27,7 +27,7 @@ type Store interface {
 	Requeue(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
 	Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
 	Park(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
-	Release(ctx context.Context, id, holder uuid.UUID, requested bool) error
+	Release(ctx context.Context, id, holder uuid.UUID, request store.Request) error
 	ReportBlocked(ctx context.Context, id uuid.UUID) (bool, error)
 	Owners(ctx context.Context, relayerTxs []string) (map[string]uuid.UUID, error)
 }
@@ -82,6 +82,9 @@ type Config struct {
 	Lease time.Duration
 	// Settled is after how long a request without idempotency key has certainly ended at the relayer. Default 90 s.
 	Settled time.Duration
+	// ParkNotFound parks a transaction that a relayer without idempotency keys answered with a 500 and does not list. By default it is
+	// queued again.
+	ParkNotFound bool
 	// RejectedFor is how long after its acceptance a transaction that some relayers reject waits for the others. Default 10 min.
 	RejectedFor time.Duration
 	// ClockMargin is how far a relayer's clock may be behind the one that its answers show. Default 15 s.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -420,6 +421,57 @@ func TestConsumer_NoIdempotency_NeverDoubled(t *testing.T) {
 	})
 }
 
+// A relayer without idempotency keys fails for a while. A transaction that it answered with a 500, and does not list, is queued again. It
+// is parked if that proves nothing, and never doubled.
+func TestConsumer_NoIdempotencyAndServerError_IsQueuedAgain(t *testing.T) {
+	recovered := func(w *world) { w.relayers[0].Fail(upstreamtest.Submit, nil) }
+	for name, c := range map[string]struct {
+		fault upstreamtest.Fault
+		edit  func(*world, *Config)
+		now   func() time.Time
+		want  relay.Status
+		posts int
+		has   int
+	}{
+		"not stored":            {fault: upstreamtest.Error(500), want: relay.Submitted, posts: 2, has: 1},
+		"stored":                {fault: upstreamtest.AcceptAndFail(500), want: relay.Submitted, posts: 1, has: 1},
+		"set to park":           {fault: upstreamtest.Error(500), edit: func(_ *world, c *Config) { c.ParkNotFound = true }, want: relay.Unknown, posts: 1},
+		"a proxy's answer":      {fault: upstreamtest.Error(504), want: relay.Unknown, posts: 1},
+		"no answer":             {fault: upstreamtest.Drop, want: relay.Unknown, posts: 1},
+		"the answer not stored": {fault: upstreamtest.Error(500), edit: func(w *world, c *Config) { c.Store = &unreleased{Store: w.Store} }, want: relay.Unknown, posts: 1},
+		"its list fails": {
+			fault: upstreamtest.Error(500), want: relay.Unknown, posts: 1,
+			edit: func(w *world, _ *Config) { w.relayers[0].Fail(upstreamtest.List, upstreamtest.Error(500)) },
+		},
+		"its clock is behind": {
+			fault: upstreamtest.AcceptAndFail(500), want: relay.Unknown, posts: 1, has: 1,
+			now: func() time.Time { return time.Now().Add(-5 * time.Minute) },
+		},
+		"looked for too late": {
+			fault: upstreamtest.Error(500), want: relay.Unknown, posts: 1,
+			edit: func(w *world, c *Config) { c.Store = &hasty{Store: w.Store, db: w.db} },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, upstreamtest.Start(t, upstreamtest.Options{Key: key, Now: c.now}))
+			r := w.relayers[0]
+			r.Fail(upstreamtest.Submit, func(call *upstreamtest.Call) { c.fault(call); recovered(w) })
+			id := w.post(1)
+			w.consume(func(cfg *Config) {
+				cfg.Lease = 4 * time.Second
+				if c.edit != nil {
+					c.edit(w, cfg)
+				}
+			})
+			w.reaches(id, c.want)
+			w.drained()
+			require.Equal(t, c.posts, r.Calls(upstreamtest.Submit))
+			require.Len(t, r.Transactions(), c.has)
+		})
+	}
+}
+
 // A consumer dies between the request and the stored answer; another one goes on, and there is one transaction.
 func TestConsumer_DiesBeforeTheAnswerIsStored_IsOneTransaction(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) *upstreamtest.Relayer{
@@ -653,6 +705,33 @@ type failing struct {
 }
 
 func (f *failing) Accepted(context.Context, []store.Acceptance) error { return f.accepted() }
+
+// unreleased is a store that is away when a lease is given back for the first time.
+type unreleased struct {
+	*store.Store
+	failed atomic.Bool
+}
+
+func (u *unreleased) Release(ctx context.Context, id, holder uuid.UUID, request store.Request) error {
+	if u.failed.CompareAndSwap(false, true) {
+		return errors.New("the database is away")
+	}
+	return u.Store.Release(ctx, id, holder, request)
+}
+
+// hasty is a store in which a request is two hours old when its lease is given back.
+type hasty struct {
+	*store.Store
+	db *pgxpool.Pool
+}
+
+func (h *hasty) Release(ctx context.Context, id, holder uuid.UUID, request store.Request) error {
+	err := h.Store.Release(ctx, id, holder, request)
+	if err == nil {
+		_, err = h.db.Exec(ctx, `UPDATE relay_transactions SET updated_at = now() - interval '2 hours', requested_at = now() - interval '2 hours' WHERE id = $1`, id)
+	}
+	return err
+}
 
 // pausing is a store whose first Accepted waits.
 type pausing struct {

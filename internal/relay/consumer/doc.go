@@ -15,7 +15,8 @@
 // After an unknown outcome, or a consumer that died, the next attempt finds the choice in the row. If the relayer has a
 // scope, the same key is posted to it or, if it is away, to another relayer of that scope: there it is the same transaction.
 // Without a scope the consumer looks for the transaction by receiver, value, data and time. One match is adopted. If there
-// is none for longer than a request can take, or more than one, the transaction is parked as unknown for an operator.
+// is none for longer than a request can take, or more than one, the transaction is parked as unknown for an operator. If the relayer has
+// answered the request with a 500, and its complete list does not have the transaction, it is certainly not done, and is queued again.
 //
 // A transaction is never posted to a relayer of another scope while the first may have it. One that the reconciler has withdrawn
 // from a scope is posted to no relayer of that scope for five minutes: if there is no other one, its message comes again.

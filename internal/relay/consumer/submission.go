@@ -87,7 +87,11 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		}
 	}
 	log.Warn("outcome of a submission unknown", "err", result.Reason)
-	return s.asked(ctx, afterUnknown), false
+	request := store.Unanswered
+	if result.Code == http.StatusInternalServerError { // a proxy's 502 or 504 does not end the request at the relayer
+		request = store.Failed
+	}
+	return s.giveBack(ctx, request, afterUnknown), false
 }
 
 // othersAsked reports whether other relayers are asked before a transaction fails that this one has rejected: it may lack the money, or
@@ -194,10 +198,41 @@ func (s *submission) lookUp(ctx context.Context) queue.Verdict {
 	case len(found) > 1:
 		return s.park(ctx, fmt.Sprintf("the relayer has %d transactions like it", len(found)))
 	case settled:
-		return s.park(ctx, "the relayer does not show it")
+		return s.notFound(ctx, relayer)
 	default:
 		return s.release(ctx, afterUnknown)
 	}
+}
+
+const (
+	// listedFor is for how long a relayer lists a final transaction at least. OpenZeppelin's deletes it after four hours by default.
+	listedFor = time.Hour
+	// widerMargin is how far a relayer's clock may be behind if its list is to prove that it does not have a transaction.
+	widerMargin = 10 * time.Minute
+)
+
+// notFound ends an attempt at a relayer without idempotency keys, which does not show the transaction. If the relayer has answered the
+// request, nothing of it is on its way any more. Then a list that is complete, also for a clock that is behind, proves that the relayer
+// does not have it. Without an answer the request may still reach the relayer, for example from a paused process.
+func (s *submission) notFound(ctx context.Context, relayer Relayer) queue.Verdict {
+	if s.cfg.ParkNotFound || !s.tx.RequestFailed || time.Since(s.tx.QuietSince) > listedFor {
+		return s.park(ctx, "the relayer does not show it")
+	}
+	found, err := relayer.Lookup(ctx, upstream.Ref{ID: s.tx.RelayerID}, upstream.Match{
+		To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value, Since: s.tx.UpdatedAt.Add(-widerMargin),
+	})
+	if err == nil {
+		found, err = s.unowned(ctx, found)
+	}
+	switch {
+	case err != nil:
+		return s.park(ctx, "the relayer's list cannot be read: "+err.Error())
+	case len(found) > 0:
+		return s.park(ctx, fmt.Sprintf("the relayer has %d earlier transactions like it", len(found)))
+	}
+	s.log.Warn("transaction queued again: its relayer has answered 500, and does not have it", "tx", s.id, "service", s.tx.Relayer)
+	v, _ := s.requeue(ctx, s.tx.Route, "answered 500, and does not have it")
+	return v
 }
 
 // unowned returns the relayer's transactions that no other row has.
@@ -253,19 +288,14 @@ func (s *submission) repeat(ctx context.Context, change func() error) error {
 	}
 }
 
-// asked gives the lease back after a request that a relayer may still process.
-func (s *submission) asked(ctx context.Context, after time.Duration) queue.Verdict {
-	return s.giveBack(ctx, true, after)
-}
-
 // release gives the lease back after no request, or one that a relayer certainly did not take, so that the next delivery of the message
 // goes on.
 func (s *submission) release(ctx context.Context, after time.Duration) queue.Verdict {
-	return s.giveBack(ctx, false, after)
+	return s.giveBack(ctx, store.NoRequest, after)
 }
 
-func (s *submission) giveBack(ctx context.Context, requested bool, after time.Duration) queue.Verdict {
-	if err := s.cfg.Store.Release(ctx, s.id, s.holder, requested); err != nil {
+func (s *submission) giveBack(ctx context.Context, request store.Request, after time.Duration) queue.Verdict {
+	if err := s.cfg.Store.Release(ctx, s.id, s.holder, request); err != nil {
 		s.log.Debug("lease not released: it ends by itself", "tx", s.id, "err", err)
 	}
 	return queue.Later(after)

@@ -156,7 +156,7 @@ func TestFail_AcceptedLateElsewhere_IsUnknown(t *testing.T) {
 	_, err = f.SettleLate(t.Context(), &late[0], &common.Hash{7})
 	require.NoError(t, err)
 	require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
-	require.NoError(t, f.Release(t.Context(), tx.ID, holder, true))
+	require.NoError(t, f.Release(t.Context(), tx.ID, holder, Unanswered))
 }
 
 // Within an attempt a relayer's answer stays true, and a second one is kept. One of another row's is nothing new.
@@ -198,8 +198,8 @@ func TestAccepted_Late_KeepsItsReports(t *testing.T) {
 	require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
 }
 
-// Two relayers may give a transaction the same id. What a process finds out about the earlier submission changes nothing of the current
-// one.
+// Two relayers may give a transaction the same id. A process that finds out something about the earlier submission changes nothing of
+// the current one.
 func TestSubmission_Earlier_ChangesNothing(t *testing.T) {
 	f := setup(t)
 	tx := f.submitted("shop", "1")

@@ -73,7 +73,7 @@ func jsonTime(column string) string {
 const columns = `id, client, coalesce(client_id, '') AS client_id, coalesce(idempotency_key, '') AS idempotency_key, request_hash, kind,
 	to_address, value_wei::text AS value_wei, data, gas_limit, speed, signer, forward_nonce::text AS forward_nonce, forward_deadline,
 	traceparent, status, status_reason, revision, relayer, relayer_url, relayer_id, scope, coalesce(relayer_tx, '') AS relayer_tx, tx_hash,
-	attempts, checks, reported_revision, withdrawn, withdrawn_from, created_at, submitted_at, updated_at, now() - GREATEST(updated_at, requested_at) AS quiet`
+	attempts, checks, reported_revision, request_failed, withdrawn, withdrawn_from, created_at, submitted_at, updated_at, now() - GREATEST(updated_at, requested_at) AS quiet`
 
 // row is a row of relay_transactions as [columns] selects it.
 type row struct {
@@ -104,6 +104,7 @@ type row struct {
 	Attempts       int             `db:"attempts"`
 	Checks         int             `db:"checks"`
 	Reported       int             `db:"reported_revision"`
+	RequestFailed  bool            `db:"request_failed"`
 	Withdrawn      int             `db:"withdrawn"`
 	WithdrawnFrom  string          `db:"withdrawn_from"`
 	CreatedAt      time.Time       `db:"created_at"`
@@ -123,7 +124,7 @@ func (r *row) transaction() (*relay.Transaction, error) {
 		Call:   relay.Call{To: r.To, Value: value, Data: r.Data, GasLimit: r.GasLimit, Speed: r.Speed},
 		Status: r.Status, Reason: r.Reason, Revision: r.Revision,
 		Route: relay.Route{Relayer: r.Relayer, URL: r.URL, RelayerID: r.RelayerID, Scope: r.Scope, RelayerTx: r.RelayerTx},
-		Hash:  r.Hash, Traceparent: r.Traceparent, Withdrawn: r.Withdrawn, WithdrawnFrom: r.WithdrawnFrom, Attempt: r.Attempts, Reported: r.Reported, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		Hash:  r.Hash, Traceparent: r.Traceparent, Withdrawn: r.Withdrawn, WithdrawnFrom: r.WithdrawnFrom, Attempt: r.Attempts, Reported: r.Reported, RequestFailed: r.RequestFailed, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 		QuietSince: time.Now().Add(-r.Quiet),
 	}
 	if r.SubmittedAt != nil {

@@ -476,7 +476,7 @@ func TestBegin_Resumed_QuietSinceTheLastRequest(t *testing.T) {
 	resumed, holder := f.begin(tx.ID, route, time.Minute)
 	require.Equal(t, Resumed, resumed.State)
 	require.WithinDuration(t, time.Now().Add(-10*time.Minute), resumed.Transaction.QuietSince, time.Minute, "the end of the lease")
-	require.NoError(t, f.Release(t.Context(), tx.ID, holder, true))
+	require.NoError(t, f.Release(t.Context(), tx.ID, holder, Unanswered))
 	resumed, _ = f.begin(tx.ID, route, time.Minute)
 	require.Equal(t, Resumed, resumed.State)
 	require.WithinDuration(t, time.Now(), resumed.Transaction.QuietSince, time.Minute, "the end of the request")
@@ -506,7 +506,7 @@ func TestResolve_Submitting(t *testing.T) {
 			ResolvableAfter+time.Second, tx.ID)
 		require.NoError(t, err)
 		require.False(t, resolve(), "a consumer submits it")
-		require.NoError(t, f.Release(t.Context(), tx.ID, holder, true))
+		require.NoError(t, f.Release(t.Context(), tx.ID, holder, Unanswered))
 		require.False(t, resolve(), "its relayer may still process the last request")
 		_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET requested_at = now() - $1::interval, tx_hash = $2 WHERE id = $3`,
 			ResolvableAfter+time.Second, hash[:], tx.ID)
