@@ -149,7 +149,7 @@ func TestFleet_MoreMembersThanAreRead_KeepsThoseThatAnswer(t *testing.T) {
 	require.NoError(t, w.redis.Client().SAdd(t.Context(), "relayer:active", ids...).Err())
 	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_relayers_unread") > 0 }, patience, 5*time.Millisecond)
 	require.Equal(t, float64(many+len(three)-most), w.gauge("rollcall_relay_relayers_unread"))
-	require.Contains(t, log.String(), "Redis lists more relayers than are read")
+	require.Contains(t, log.String(), "more relayers in Redis than are read")
 	require.ErrorContains(t, w.Health(), "Redis lists 15003 relayers more than the 10000 that are read")
 	for _, id := range three {
 		w.becomes(true, id)

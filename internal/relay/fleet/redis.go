@@ -193,7 +193,7 @@ func (f *Fleet) setUnread(n int) {
 	f.mu.Unlock()
 	switch {
 	case n > 0 && before == 0:
-		f.log.Warn("Redis lists more relayers than are read", "set", f.activeKey(), "most", maxMembers, "unread", n)
+		f.log.Warn("more relayers in Redis than are read", "set", f.activeKey(), "most", maxMembers, "unread", n)
 	case n == 0 && before > 0:
 		f.log.Info("all relayers that Redis lists are read again", "set", f.activeKey())
 	}
