@@ -69,7 +69,7 @@ func (p *relayerParts) openDatabase(ctx context.Context, waiting func(error)) (e
 // not count against a node through which transactions are sent. They use half of the calls that a node allows at most.
 func (p *relayerParts) openNodes() (err error) {
 	nodes := p.Chain.config()
-	nodes.Logger, nodes.Metrics = p.log, evm.NewMetrics(p.reg)
+	nodes.Logger, nodes.Metrics, nodes.MaxTransferGas = p.log, evm.NewMetrics(p.reg), p.Gas.TransferGas
 	if p.client, err = evm.Open(nodes); err != nil {
 		return err
 	}

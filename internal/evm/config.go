@@ -42,6 +42,8 @@ type Config struct {
 	// MaxHeadAge is how old the newest block may be before an endpoint is reported as stuck. Default 0, which allows
 	// any age, because a chain without traffic may make no blocks.
 	MaxHeadAge time.Duration
+	// MaxTransferGas bounds the gas limit of a transfer without data. Default 0: the newest block's gas limit does.
+	MaxTransferGas uint64
 	// BatchSize bounds the calls of one batch, 1 to 1000. Default 100. An endpoint that fails larger batches gets smaller ones.
 	BatchSize int
 	// MaxRPS bounds the calls that an endpoint is sent in any second, each item of a batch counted: one number for each of

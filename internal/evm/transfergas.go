@@ -2,6 +2,7 @@ package evm
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -9,9 +10,19 @@ import (
 	"github.com/ethereum/go-ethereum/params"
 )
 
-// MaxTransferGas is the highest gas limit of a transfer without data, regardless of the nodes' estimate. Rollups that
-// charge for the data of their base chain estimate up to a few million.
-const MaxTransferGas = 10_000_000
+// MaxTransferGas returns the highest gas limit of a transfer without data, regardless of the nodes' estimate: the newest block's
+// gas limit, because a transaction with more can never be mined, or Config.MaxTransferGas if that is less. Rollups that charge
+// for the data of their base chain, or that count gas in small units, estimate up to hundreds of millions.
+func (c *Client) MaxTransferGas() uint64 {
+	most := uint64(math.MaxInt64)
+	if limit := c.Head().GasLimit; limit != 0 { // some nodes omit it
+		most = min(most, limit)
+	}
+	if c.cfg.MaxTransferGas != 0 {
+		most = min(most, c.cfg.MaxTransferGas)
+	}
+	return most
+}
 
 const (
 	// transferGasAge is how long an estimate is used. A rollup's charge follows its base chain's fees.
@@ -68,9 +79,10 @@ func (c *Client) TransferGas(ctx context.Context, from, to common.Address, fresh
 		return gas
 	}
 	if gas > params.TxGas {
+		gas = min(gas, math.MaxInt64/2)
 		gas += gas / 4 // margin for changes until the transfer is mined; unused gas is not paid for
 	}
-	gas = min(max(gas, params.TxGas), MaxTransferGas)
+	gas = min(max(gas, params.TxGas), c.MaxTransferGas())
 	c.transfers.put(to, gas, transferGasAge)
 	return gas
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
@@ -37,5 +38,10 @@ func TestTransferGas(t *testing.T) {
 	answer(`"0x0"`, "")
 	require.EqualValues(t, 21_000, c.TransferGas(ctx, key, other, true))
 	answer(`"0xffffffffffff"`, "")
-	require.EqualValues(t, MaxTransferGas, c.TransferGas(ctx, key, other, true))
+	c.heads.offer("test", Header{Number: 1, Hash: common.Hash{1}, GasLimit: 200_000_000}, time.Now(), c.gone)
+	require.EqualValues(t, 200_000_000, c.TransferGas(ctx, key, other, true), "the block's limit")
+	answer(`"0x5f5e100"`, "")
+	require.EqualValues(t, 125_000_000, c.TransferGas(ctx, key, other, true), "as much as the chain needs")
+	c.cfg.MaxTransferGas = 90_000_000
+	require.EqualValues(t, 90_000_000, c.TransferGas(ctx, key, other, true), "the operator's limit")
 }

@@ -111,6 +111,8 @@ func (c *client) TransferGas(context.Context, common.Address, common.Address, bo
 	return 21_000
 }
 
+func (c *client) MaxTransferGas() uint64 { return 30_000_000 }
+
 func (c *client) Fees(context.Context) (f evm.Fees, err error) {
 	err = c.look(func(n *node) error {
 		f = evm.Fees{EIP1559: true, BaseFee: baseFee, GasPrice: big.NewInt(2_000_000_000), Head: n.head.Header}

@@ -11,7 +11,7 @@ import (
 
 // gasLimit returns the gas limit of the attempt after last, the latest at the same nonce; nil if there is none. A caller's
 // transaction has its own. A no-op gets the nodes' estimate for a transfer, a top-up at least that. Both get twice the
-// limit that nodes last rejected as too little gas, up to [evm.MaxTransferGas].
+// limit that nodes last rejected as too little gas, up to the chain's MaxTransferGas.
 func (s *Sender) gasLimit(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, last *relayer.Attempt) uint64 {
 	to := tx.From
 	switch {
@@ -31,16 +31,16 @@ func (s *Sender) gasLimit(ctx context.Context, tx *relayer.Transaction, purpose 
 	if last == nil {
 		return gas
 	}
-	was := gasOf(last)
+	was, most := gasOf(last), s.cfg.Chain.MaxTransferGas()
 	switch {
 	case refusedFor(tx, evm.IntrinsicGas):
-		gas = max(gas, 2*min(was, evm.MaxTransferGas))
+		gas = max(gas, 2*min(was, most/2+1))
 	case refusedFor(tx, evm.ExceedsBlockGas), refusedFor(tx, evm.InsufficientFunds), refusedFor(tx, evm.FeeCapExceeded):
 		// The rejected limit may come from a wrong estimate that was too high.
 	default:
 		gas = max(gas, was)
 	}
-	return min(gas, evm.MaxTransferGas)
+	return min(gas, most)
 }
 
 // lacksGas reports whether nodes rejected the last attempt for too little gas, and the next one has more.

@@ -27,6 +27,8 @@ import (
 type Chain interface {
 	Fees(context.Context) (evm.Fees, error)
 	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
+	// MaxTransferGas returns the highest gas limit of a transfer.
+	MaxTransferGas() uint64
 	Send(context.Context, []evm.Raw) []evm.Result
 	SendToAll(context.Context, []evm.Raw) []evm.Result
 	// Balances returns the accounts' balances in wei at the newest block.

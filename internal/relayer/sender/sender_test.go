@@ -48,6 +48,8 @@ func (p *parts) TransferGas(context.Context, common.Address, common.Address, boo
 	return p.gas
 }
 
+func (p *parts) MaxTransferGas() uint64 { return 30_000_000 }
+
 func (p *parts) Send(_ context.Context, raws []evm.Raw) []evm.Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -433,11 +435,11 @@ func TestNext_NoopThatLacksGas_GrowsUpToABound(t *testing.T) {
 	require.Positive(t, third.MaxFee.Cmp(second.MaxFee))
 	_, gas = next(evm.InsufficientFunds, second)
 	require.EqualValues(t, 50_000, gas)
-	p.gas = 2 * evm.MaxTransferGas
+	p.gas = 2 * p.MaxTransferGas()
 	most, gas := next(evm.IntrinsicGas, second)
-	require.EqualValues(t, evm.MaxTransferGas, gas)
+	require.Equal(t, p.MaxTransferGas(), gas)
 	dearer, gas := next(evm.IntrinsicGas, most)
-	require.EqualValues(t, evm.MaxTransferGas, gas)
+	require.Equal(t, p.MaxTransferGas(), gas)
 	require.NotEqual(t, most.Hash, dearer.Hash, "the same bytes again are no attempt")
 }
 

@@ -201,7 +201,7 @@ func (r *round) judge(ctx context.Context, todo signerTasks, open []*relayer.Att
 // moreGas schedules a no-op or a top-up to be signed with more gas, and reports whether it may have more.
 func (r *round) moreGas(ctx context.Context, todo signerTasks, a *relayer.Attempt) (bool, error) {
 	signed, err := payload(a.Raw)
-	if err != nil || signed.GasLimit >= evm.MaxTransferGas {
+	if err != nil || signed.GasLimit >= r.cfg.Chain.MaxTransferGas() {
 		return false, err
 	}
 	tx, err := r.cfg.Store.Transaction(ctx, a.TxID)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
@@ -52,6 +53,25 @@ func TestNoop_IntrinsicGasAbove21000_IsEstimated(t *testing.T) {
 	f.noopIsSent(tx)
 	f.commitUntil(tx, relayer.Canceled)
 	require.Zero(t, node.Injected()["intrinsic gas"])
+	f.settled()
+}
+
+// Some chains count gas in units so small that a transfer costs tens of millions.
+func TestNoop_TransferCostsMillions_IsEstimated(t *testing.T) {
+	const transfer = 20_000_000
+	dear, estimated := dearGas, estimates
+	dear.When = proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() < transfer })
+	estimated.Fault.Result = `"` + hexutil.EncodeUint64(transfer) + `"`
+	f := setup(t, 1, func(o *relayertest.Options) { before(t, o).SetRules(dear, estimated) })
+	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 2 * transfer, Speed: relayer.Fast,
+	}})
+	require.NoError(t, err)
+	f.Reaches(t, tx, relayer.Broadcasted)
+	_, err = f.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
+	require.NoError(t, err)
+	f.noopIsSent(tx)
+	f.commitUntil(tx, relayer.Canceled)
 	f.settled()
 }
 

@@ -44,6 +44,7 @@ type Chain interface {
 	Latest(ctx context.Context, except ...string) (View, error)
 	Next(ctx context.Context, after common.Hash) (evm.Header, error)
 	Fees(context.Context) (evm.Fees, error)
+	MaxTransferGas() uint64
 	Counts(ctx context.Context, block common.Hash, addrs []common.Address) []evm.Counts
 	Anchors(ctx context.Context, number uint64, stragglers time.Duration) []evm.Anchor
 	// Transaction fails unless an endpoint returns the transaction.
