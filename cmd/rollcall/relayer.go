@@ -99,6 +99,7 @@ type gasFlags struct {
 	MaxFee           string   `name:"gas-price-cap" env:"RELAYER_GAS_PRICE_CAP" default:"100000000000" placeholder:"WEI" help:"Most that is offered for a unit of gas; 0 for any. First attempts leave room for two replacements below it."`
 	NoopFactor       int      `name:"noop-price-factor" env:"RELAYER_NOOP_PRICE_FACTOR" default:"2" min:"1" max:"10" help:"How many times the cap a no-op may offer, so that a cancellation or an expiry can replace a transaction at the cap."`
 	MaxGas           uint64   `name:"gas-limit-cap" env:"RELAYER_GAS_LIMIT_CAP" default:"16777216" placeholder:"GAS" help:"Most gas that a transaction may have; the default is what EIP-7825 allows, 0 what fits into a block."`
+	MaxData          int      `name:"max-data" env:"RELAYER_MAX_DATA" default:"130048" min:"1" max:"500000" placeholder:"BYTES" help:"Most data that a transaction may have; the default is what geth accepts."`
 	TransferGas      uint64   `name:"transfer-gas-cap" env:"RELAYER_TRANSFER_GAS_CAP" default:"0" placeholder:"GAS" help:"Most gas that the relayer's own transfers may have, no-ops and top-ups; 0 for what nodes estimate and a block takes. Where a transfer needs more, a key stops at the first nonce that a no-op has to fill."`
 	MinBalance       string   `env:"RELAYER_MIN_BALANCE" default:"1" placeholder:"WEI" help:"Balance below which a key gets nothing new."`
 	AllowedReceivers []string `env:"RELAYER_ALLOWED_RECEIVERS" placeholder:"ADDRESS" help:"Allowed receiver addresses; any if empty."`
@@ -221,7 +222,7 @@ func (g *gasFlags) check(p *config.Problems) {
 }
 
 func (g *gasFlags) policies() service.Policies {
-	policies := service.Policies{MaxGas: g.MaxGas}
+	policies := service.Policies{MaxGas: g.MaxGas, MaxData: g.MaxData}
 	policies.MaxFee = amount(g.MaxFee)
 	policies.MinBalance, _ = new(big.Int).SetString(g.MinBalance, 10)
 	for _, r := range g.AllowedReceivers {

@@ -28,6 +28,9 @@ func TestIntrinsicGasOf_EqualsGoEthereums(t *testing.T) {
 				require.NoError(t, err)
 				floor, err := core.FloorDataGas(rules, common.Address{}, to, new(uint256.Int), data, nil)
 				require.NoError(t, err)
+				old, err := core.IntrinsicGas(data, nil, nil, common.Address{}, to, new(uint256.Int), params.Rules{IsHomestead: true, IsIstanbul: true})
+				require.NoError(t, err)
+				require.Equal(t, old, LeastGasOf(data, to == nil))
 				require.Equal(t, max(least, floor), IntrinsicGasOf(data, to == nil), "%d bytes, %v of them zero, to %v", size, zeros, to)
 			}
 		}

@@ -46,6 +46,9 @@ type Policies struct {
 	MaxFee *big.Int
 	// MaxGas bounds a transaction's gas limit; 0: only the block's gas limit does.
 	MaxGas uint64
+	// MaxData is the maximum size of a transaction's data, bytes. Default 127 KiB, the most that most nodes accept (geth:
+	// txMaxSize), minus room for the envelope.
+	MaxData int
 	// MinBalance is the balance below which a key is disabled, wei, unless the key has its own; nil: none.
 	MinBalance *big.Int
 	// Receivers are the allowed recipients, besides the keys themselves. If set, no contracts are created either, because

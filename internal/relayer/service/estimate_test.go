@@ -125,10 +125,12 @@ func TestSubmit_ContractLetsAllIn_KeysShareTheLoad(t *testing.T) {
 	require.EqualValues(t, 3+8, node.Injected()["estimates"])
 }
 
-// On a chain without the floor for data (EIP-7623) a node estimates less than the floor. The estimate is accepted.
-func TestSubmit_EstimateBelowTheDataFloor_IsAccepted(t *testing.T) {
+// On a chain without the floor for data (EIP-7623) a node estimates less than the floor. The estimate is accepted, and a caller's
+// own limit if it is not less.
+func TestSubmit_GasBelowTheDataFloor_NodeDecides(t *testing.T) {
 	f := setup(t, 1)
-	f.behind(t).SetRules(proxy.Rule{
+	node := f.behind(t)
+	node.SetRules(proxy.Rule{
 		Name: "no floor", Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x30d40"`},
 	})
 	r := f.start(t)
@@ -141,9 +143,15 @@ func TestSubmit_EstimateBelowTheDataFloor_IsAccepted(t *testing.T) {
 	tx, err := submit(0)
 	require.NoError(t, err)
 	require.Less(t, tx.GasLimit, evm.IntrinsicGasOf(data, false))
-	_, err = submit(tx.GasLimit)
+	_, err = submit(200_000)
+	require.NoError(t, err)
 	var invalid *relayer.InvalidError
-	require.ErrorAs(t, err, &invalid, "a caller's own limit below the floor")
+	_, err = submit(199_999)
+	require.ErrorAs(t, err, &invalid)
+	require.ErrorContains(t, err, "199999 is less than the 200000 that nodes estimate")
+	node.SetRules()
+	_, err = submit(200_000)
+	require.ErrorAs(t, err, &invalid, "this chain has the floor")
 }
 
 // The relayer's own margin never exceeds the cap on gas limits. An estimate above the cap is rejected.

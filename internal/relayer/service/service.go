@@ -33,6 +33,7 @@ type Service struct {
 // New returns a Service; Run runs it.
 func New(cfg Config) *Service {
 	cfg.Group = cmp.Or(cfg.Group, 256)
+	cfg.MaxData = cmp.Or(cfg.MaxData, 127<<10)
 	cfg.MaxNonceJump = cmp.Or(cfg.MaxNonceJump, 64)
 	cfg.RoundsWithin = cmp.Or(cfg.RoundsWithin, 20*time.Second)
 	cfg.DatabaseTimeout = cmp.Or(cfg.DatabaseTimeout, 10*time.Second)

@@ -143,7 +143,10 @@ func (s *Service) prepare(ctx context.Context, key common.Address, r *relayer.Re
 		return key, err
 	}
 	if r.GasLimit != 0 {
-		return key, s.checkGas(r, evm.IntrinsicGasOf(r.Data, r.To == nil))
+		if err := s.checkGas(r, evm.LeastGasOf(r.Data, r.To == nil)); err != nil {
+			return key, err
+		}
+		return key, s.checkByNode(ctx, key, r)
 	}
 	if key, err = s.estimate(ctx, key, r); err != nil {
 		return key, err
@@ -167,12 +170,28 @@ func (s *Service) check(r *relayer.Request) error {
 	if err := s.checkFees(r); err != nil {
 		return err
 	}
-	if r.To == nil && len(r.Data) > params.MaxInitCodeSize {
-		return relayer.Invalidf("data", "creates a contract with more than %d bytes", params.MaxInitCodeSize)
+	if len(r.Data) > s.cfg.MaxData {
+		return relayer.Invalidf("data", "has %d bytes, and nodes take %d at most (RELAYER_MAX_DATA)", len(r.Data), s.cfg.MaxData)
 	}
-	// This is the most that nodes accept (geth: txMaxSize), minus room for the envelope.
-	if len(r.Data) > maxData {
-		return relayer.Invalidf("data", "has %d bytes, and nodes take %d at most", len(r.Data), maxData)
+	return nil
+}
+
+// checkByNode has a node check a request with a gas limit that not every chain accepts. Ethereum's newest rules charge more for data
+// than older ones, and bound the code of new contracts.
+func (s *Service) checkByNode(ctx context.Context, key common.Address, r *relayer.Request) error {
+	if r.GasLimit >= evm.IntrinsicGasOf(r.Data, r.To == nil) && (r.To != nil || len(r.Data) <= params.MaxInitCodeSize) {
+		return nil
+	}
+	from := key
+	if from == (common.Address{}) {
+		from = s.allocation.Held[0]
+	}
+	gas, err := s.simulate(ctx, from, r)
+	switch {
+	case err != nil:
+		return s.refusal(ctx, key, r, err)
+	case gas > r.GasLimit:
+		return relayer.Invalidf("gas_limit", "%d is less than the %d that nodes estimate for the transaction", r.GasLimit, gas)
 	}
 	return nil
 }
@@ -201,9 +220,6 @@ func (s *Service) maxGas() uint64 {
 	}
 	return most
 }
-
-// maxData is the maximum size of a transaction's data, bytes.
-const maxData = 127 << 10
 
 func (s *Service) checkFees(r *relayer.Request) error {
 	if limit := s.cfg.MaxFee; limit != nil {
