@@ -33,8 +33,9 @@ type guardFlags struct {
 	MaxConsecutiveRejections int           `name:"max-consecutive-rejections" env:"RELAYER_MAX_CONSECUTIVE_REJECTIONS" default:"5" min:"1" max:"1000000" help:"Transactions of a key that nodes refuse in a row, for want of funds or for good, before it is disabled."`
 	KeyDisabledFor           time.Duration `name:"key-disabled-for" env:"RELAYER_KEY_DISABLED_FOR" default:"1m" min:"1s" max:"30m" help:"Initial duration of a disablement."`
 
-	NonceJump uint64 `name:"max-nonce-jump" env:"RELAYER_MAX_NONCE_JUMP" default:"64" min:"1" max:"1000000" help:"How many transactions of a key more than it was given out nodes may count before the key is stopped until an operator acts."`
-	Noops     int    `name:"noops-per-hour" env:"RELAYER_NOOPS_PER_HOUR" default:"64" min:"1" max:"1000000" help:"Nonces of a key without a transaction that are filled with no-ops in an hour."`
+	NonceJump  uint64        `name:"max-nonce-jump" env:"RELAYER_MAX_NONCE_JUMP" default:"64" min:"1" max:"1000000" help:"How many transactions of a key more than it was given out nodes may count before the key is stopped until an operator acts."`
+	StuckAfter time.Duration `name:"stuck-after" env:"RELAYER_STUCK_AFTER" default:"5m" min:"10s" max:"24h" help:"How long a key may wait for its lowest nonce before it gets nothing new, and how long bytes that nodes refuse are offered; some blocks of the chain."`
+	Noops      int           `name:"noops-per-hour" env:"RELAYER_NOOPS_PER_HOUR" default:"64" min:"1" max:"1000000" help:"Nonces of a key without a transaction that are filled with no-ops in an hour."`
 
 	TopUp topUpFlags `embed:"" prefix:"topup-"`
 }

@@ -133,7 +133,7 @@ func (p *relayerParts) trackerConfig(relaying service.Config, keys *keymonitor.M
 	cfg := tracker.Config{
 		Store: p.store, Sender: send, Chain: tracker.Nodes(p.client), Allocation: allocation, Log: p.log.With("component", "tracker"),
 		Confirmations: p.Chain.Confirmations, Finality: p.Chain.tag(), AnchorDepth: p.Chain.AnchorDepth, ChainIdentity: p.identity,
-		Everywhere: p.client.PendingEverywhere, MaxNonceJump: p.Guard.NonceJump, NoopsPerHour: p.Guard.Noops, Events: keys,
+		Everywhere: p.client.PendingEverywhere, MaxNonceJump: p.Guard.NonceJump, StuckAfter: p.Guard.StuckAfter, NoopsPerHour: p.Guard.Noops, Events: keys,
 		History: p.HistoryRetention, IdempotencyKeys: p.IdempotencyTTL, Metrics: tracker.NewMetrics(p.reg),
 	}
 	if p.RevertData { // traces are slow, so they do not use the client that transactions are sent through

@@ -92,7 +92,7 @@ func TestRelayerSettings_ChainAndGas_ReachTheParts(t *testing.T) {
 	relaying, sending, tracking = parts(map[string]string{
 		"RELAYER_INCLUDE_REVERT_DATA": "true", "RELAYER_NOOP_PRICE_FACTOR": "3", "RELAYER_FINALITY": "safe", "RELAYER_ANCHOR_DEPTH": "900",
 		"RELAYER_CONFIRMATIONS": "5", "RELAYER_GAS_PRICE_CAP": "77", "RELAYER_MAX_NONCE_JUMP": "8", "RELAYER_NOOPS_PER_HOUR": "9",
-		"RELAYER_MAX_DATA": "99",
+		"RELAYER_MAX_DATA": "99", "RELAYER_STUCK_AFTER": "1h",
 	})
 	require.True(t, relaying.RevertData)
 	require.NotNil(t, tracking.RevertData)
@@ -104,6 +104,7 @@ func TestRelayerSettings_ChainAndGas_ReachTheParts(t *testing.T) {
 	require.EqualValues(t, 8, tracking.MaxNonceJump)
 	require.EqualValues(t, 8, relaying.MaxNonceJump)
 	require.Equal(t, 99, relaying.MaxData)
+	require.Equal(t, time.Hour, tracking.StuckAfter)
 	require.EqualValues(t, 9, tracking.NoopsPerHour)
 }
 
