@@ -56,15 +56,15 @@ func TestNoop_IntrinsicGasAbove21000_IsEstimated(t *testing.T) {
 	f.settled()
 }
 
-// Some chains count gas in units so small that a transfer costs tens of millions.
+// Some chains count gas in units so small that a transfer costs millions. This one allows a transaction 2^24 (EIP-7825).
 func TestNoop_TransferCostsMillions_IsEstimated(t *testing.T) {
-	const transfer = 20_000_000
+	const transfer = 12_000_000
 	dear, estimated := dearGas, estimates
 	dear.When = proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() < transfer })
 	estimated.Fault.Result = `"` + hexutil.EncodeUint64(transfer) + `"`
 	f := setup(t, 1, func(o *relayertest.Options) { before(t, o).SetRules(dear, estimated) })
 	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
-		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 2 * transfer, Speed: relayer.Fast,
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 1 << 24, Speed: relayer.Fast,
 	}})
 	require.NoError(t, err)
 	f.Reaches(t, tx, relayer.Broadcasted)
