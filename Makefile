@@ -70,7 +70,7 @@ bench: ## Measure against peers: a table, and build/bench.json
 	@$(MAKE) --no-print-directory build
 	@scripts/bench.sh
 
-soak: ## Torture the relayer and the relay path: 45,000 transactions, while everything around them fails
+soak: ## Torture the relayer and the relay path: 57,000 transactions, while everything around them fails
 	@scripts/setup.sh test
 	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/crashtest
 	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run 'TestRelayPath_EverythingIsKilledInTurn|TestDirectory_LeadersKilled' ./internal/e2e

@@ -19,17 +19,18 @@
 //
 // Processes are killed and frozen. Postgres is killed and stopped. Connections break before, during and after a node's
 // work. Endpoints are down, lag, count too many transactions, have no pending state, or refuse single methods, and one
-// of them offers no receipts by block. The process that follows the chain loses all its nodes. The chain's fees exceed
+// of them offers no receipts by block. Providers limit the calls of a second, refuse batches, and forget what they accepted.
+// The process that follows the chain loses all its nodes. The chain's fees exceed
 // the relayers' cap, and transfers need more gas than 21,000.
 //
 // # Forms
 //
 // The tests run a small form, of a few hundred transactions, in which every kind of fault strikes at least once. Some
 // cases have scenes of their own: reorganizations of 3 and 70 blocks, a restored dump, a chain that was reset, another
-// sender that uses the keys, full blocks without receipts by block, and withdrawals above the price cap. `make soak`
-// runs the full form: 16 keys, 4 processes, 20,000 transactions, and again with a geth whose pool drops accepted
-// transactions. It also rewinds the chain, and runs reorganizations of up to 200 blocks and restored dumps, while relayers and the
-// operator's command are killed.
+// sender that uses the keys, full blocks without receipts by block, withdrawals above the price cap, and each kind of
+// provider. `make soak` runs the full form: 16 keys, 4 processes, 20,000 transactions, again with a geth whose pool drops
+// accepted transactions, and with such providers. It also rewinds the chain, and runs reorganizations of up to 200 blocks
+// and restored dumps, while relayers and the operator's command are killed.
 //
 // Random choices follow from a seed, which is printed; -crashtest.seed repeats it. Processes and clocks do not repeat.
 // So the same seed means the same faults at the same times, not the same run. -crashtest.logs keeps the logs of the
