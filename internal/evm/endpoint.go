@@ -51,6 +51,7 @@ type endpoint struct {
 	verified  time.Time // when it last reported the right chain; zero if it must do so before it is used
 	chainID   uint64    // as last reported
 	genesis   common.Hash
+	anchored  Header // the block that it last returned for an Anchor
 	head      Header
 	seen      time.Time // when head was read
 	lag       uint64    // blocks behind the best endpoint, when head was read

@@ -115,6 +115,9 @@ func (c *Client) Anchors(ctx context.Context, number uint64, stragglers time.Dur
 }
 
 func (ep *endpoint) anchor(ctx context.Context, number uint64) Anchor {
+	if a, ok := ep.sameAnchor(ctx, number); ok {
+		return a
+	}
 	a := Anchor{Endpoint: ep.name}
 	answers, err := ep.identify(ctx, blockByNumber(number))
 	if err != nil {
@@ -129,5 +132,28 @@ func (ep *endpoint) anchor(ctx context.Context, number uint64) Anchor {
 			a.Err = errors.Join(a.Err, fmt.Errorf("read blocks: %w", err))
 		}
 	}
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ep.anchored = block
 	return a
+}
+
+// sameAnchor reads only the block, if its last answer is known and the endpoint has reported its chain recently. It returns
+// false if the answer has changed: then the chain is read as well.
+func (ep *endpoint) sameAnchor(ctx context.Context, number uint64) (Anchor, bool) {
+	ep.mu.Lock()
+	last, genesis := ep.anchored, ep.genesis
+	ep.mu.Unlock()
+	if last.IsZero() || last.Number != number || genesis == (common.Hash{}) || !ep.isVerified() {
+		return Anchor{}, false
+	}
+	answers, err := ep.send(ctx, []call{blockByNumber(number)}, false)
+	if err != nil {
+		return Anchor{Endpoint: ep.name, Err: fmt.Errorf("read blocks: %w", err)}, true
+	}
+	block, err := headerOf(answers[0])
+	if err != nil || block.Hash != last.Hash {
+		return Anchor{}, false
+	}
+	return Anchor{Endpoint: ep.name, Genesis: genesis, Block: block}, true
 }

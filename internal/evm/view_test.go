@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -360,3 +361,29 @@ func TestFees_Concurrent_OneRequestAHead(t *testing.T) {
 }
 
 func uint256From(n uint64) *uint256.Int { return uint256.NewInt(n) }
+
+// While an endpoint returns the same block, nothing else is read. Another answer is compared with the whole chain.
+func TestAnchors_SameBlock_IsReadAlone(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	first := c.Anchors(t.Context(), 7, 0)[0]
+	require.NoError(t, first.Err)
+	require.EqualValues(t, 7, first.Block.Number)
+	f.set(func() { f.seen = nil })
+	require.Equal(t, first, c.Anchors(t.Context(), 7, 0)[0])
+	require.Len(t, f.seen, 1)
+
+	f.set(func() { f.hash = 2 })
+	changed := c.Anchors(t.Context(), 7, 0)[0]
+	require.NoError(t, changed.Err)
+	require.NotEqual(t, first.Genesis, changed.Genesis)
+	require.NotEqual(t, first.Block.Hash, changed.Block.Hash)
+
+	f.set(func() { f.chainID = 5 })
+	c.endpoints[0].mu.Lock()
+	c.endpoints[0].verified = time.Now().Add(-verifyEvery)
+	c.endpoints[0].mu.Unlock()
+	var wrong *WrongChainError
+	require.ErrorAs(t, c.Anchors(t.Context(), 7, 0)[0].Err, &wrong, "the chain id is read again each minute")
+}

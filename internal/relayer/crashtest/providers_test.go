@@ -1,6 +1,7 @@
 package crashtest
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,4 +68,45 @@ func TestProvider_ForgetsTransactions_EachIsExecutedOnce(t *testing.T) {
 	})
 	c := sc.storm(200, 16, plan{length: 2 * time.Second}, 2*patience)
 	require.Greater(t, c.struck()["forgets"], uint64(20))
+}
+
+// idleCalls is how many calls a second an idle relayer makes at most, on a chain that makes a block each second.
+const idleCalls = 5
+
+// A relayer without transactions makes few calls, and still processes new ones at once.
+func TestIdle_MakesFewCalls(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	count := proxy.Rule{
+		Name: "count", Permanent: true, Fault: proxy.Fault{Kind: proxy.Refuse},
+		When: func(proxy.Call) bool { calls.Add(1); return false },
+	}
+	sc := open(t, setting{
+		keys: 8, relayers: 1, inFlight: 64, confirmations: 2, geth: pool(1000), single: true,
+		env: []string{"RELAYER_POLL_INTERVAL=1s", "RELAYER_SUBSCRIBE_URL="}, rules: [endpoints][]proxy.Rule{{count}},
+	})
+	v := sc.truth()
+	l := sc.load(20)
+	l.clients, l.pace = 4, 10*time.Millisecond
+	l.run(t.Context(), sc.random)
+	v.settled(patience)
+	blocks := func() uint64 {
+		n, err := v.chain.BlockNumber(t.Context())
+		require.NoError(t, err)
+		return n
+	}
+	from := blocks()
+	calls.Store(0)
+	began := time.Now()
+	eventually(t, 2*patience, func() bool { return blocks() >= from+30 }, "the chain makes no blocks")
+	made, seconds := calls.Load(), time.Since(began).Seconds()
+	t.Logf("%d calls in %.0f s", made, seconds)
+	require.NotZero(t, made)
+	require.LessOrEqual(t, float64(made), idleCalls*seconds)
+	require.True(t, healthy(t, sc.fleet[0].url()))
+
+	more := sc.load(5)
+	more.clients, more.pace = 1, 10*time.Millisecond
+	more.run(t.Context(), sc.random)
+	v.settled(patience)
 }

@@ -166,7 +166,8 @@ func (m *Monitor) signerFailing(key common.Address) bool {
 }
 
 // idleAfter is the time since the last round after which this process certainly no longer holds the tracker lease.
-const idleAfter = 10 * time.Second
+// An idle tracker's rounds are a minute apart at most.
+const idleAfter = 90 * time.Second
 
 // Run monitors the keys until ctx ends, and returns nil then.
 func (m *Monitor) Run(ctx context.Context) error {

@@ -21,6 +21,8 @@ const (
 	healthLimit    = 3 * time.Second
 	// quietAge is the age of the newest block above which it is reported, which is no fault.
 	quietAge = time.Minute
+	// feesFor is how long a check relies on the fees that one has read, so that an idle relayer makes few calls.
+	feesFor = 10 * time.Second
 )
 
 // Health implements [relayer.Service]. It returns the result of the last check.
@@ -56,13 +58,17 @@ func (s *Service) healthLoop(ctx context.Context) {
 func (s *Service) checkHealth(ctx context.Context, checks *checks) relayer.Health {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
+	h := relayer.Health{At: time.Now()}
 	// The fees are read concurrently, so that a node that hangs does not use up the database's time.
 	fees := make(chan error, 1)
-	go func() {
-		_, err := s.cfg.Chain.Fees(ctx)
-		fees <- err
-	}()
-	h := relayer.Health{At: time.Now()}
+	if h.At.Sub(checks.feesAt) < feesFor {
+		fees <- nil
+	} else {
+		go func() {
+			_, err := s.cfg.Chain.Fees(ctx)
+			fees <- err
+		}()
+	}
 	add := func(name, problem string, degraded bool) {
 		if problem == "" {
 			delete(checks.logged, name)
@@ -131,6 +137,9 @@ func (s *Service) checkHealth(ctx context.Context, checks *checks) relayer.Healt
 		add("fees", s.public(checks, "fees", err), false)
 	} else {
 		add("fees", "", false)
+		if h.At.Sub(checks.feesAt) >= feesFor {
+			checks.feesAt = h.At
+		}
 	}
 	h.Ready = true
 	var reasons []string
@@ -188,6 +197,8 @@ type checks struct {
 	good  time.Time // when rounds last succeeded; initially the start time
 	epoch int64     // of the tracker lease, as last read
 	since time.Time // when that epoch was first read
+
+	feesAt time.Time // when the fees were last read
 }
 
 // roundsProblem returns why rounds do not succeed; empty if they do. The tracking process reads its own state. Other

@@ -26,6 +26,7 @@ type ChainIdentity struct {
 	state          atomic.Pointer[error]
 	logged         atomic.Int64 // when the state was last logged, Unix seconds
 	contradictions atomic.Int64 // incremented by Verify
+	nodes          atomic.Int64 // asked by the last check
 
 	clients []Excluder
 
@@ -57,11 +58,16 @@ func NewChainIdentity(c Chain, s *store.Store, log *slog.Logger, clients ...Excl
 // Err returns nil while transactions may be sent, and the reason otherwise. It calls no node.
 func (c *ChainIdentity) Err() error { return *c.state.Load() }
 
-// Run checks the chain at each head, and each second without one, until ctx ends. It returns nil.
+// checkPause is the pause between two checks for each node, so that an idle relayer makes few calls.
+const checkPause = time.Second
+
+// Run checks the chain at each head, and each second without one, until ctx ends. While the chain is the recorded one, checks
+// are checkPause apart for each node; rounds check their own view of it at each head. It returns nil.
 func (c *ChainIdentity) Run(ctx context.Context) error {
 	var head common.Hash
 	patience := slowNodeGrace // wait for a slow node, so that sending starts soon
 	for ctx.Err() == nil {
+		began := time.Now()
 		err := c.check(ctx, patience)
 		if patience = 0; errors.Is(c.Err(), errNotChecked) {
 			patience = slowNodeGrace
@@ -74,6 +80,12 @@ func (c *ChainIdentity) Run(ctx context.Context) error {
 			head = h.Hash
 		}
 		cancel()
+		if c.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Until(began.Add(time.Duration(c.nodes.Load()) * checkPause))):
+			}
+		}
 	}
 	return nil
 }
@@ -95,6 +107,7 @@ func (c *ChainIdentity) check(ctx context.Context, patience time.Duration) error
 		return errors.Join(c.Err(), err)
 	}
 	anchors := c.chain.Anchors(ctx, known.Anchor.Number, patience)
+	c.nodes.Store(int64(len(anchors)))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	matching, behind := map[string]bool{}, map[string]bool{}

@@ -28,6 +28,9 @@
 //
 // Steps that need signers run concurrently per key: a signer that hangs delays only its own key.
 //
+// While no transaction is open, and the last complete round found the keys as they are recorded, most rounds read only the
+// database, so that a relayer that has nothing to do makes few calls to nodes. See Tracker.isIdle.
+//
 // The tracker renews its lease only after a round that succeeded. It releases the lease, and lets others go first, if no
 // round succeeds for a term, or if for a term no node receives its transactions or it knows no fees.
 //

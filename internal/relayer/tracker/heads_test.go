@@ -83,6 +83,12 @@ func (l *latestCalls) Latest(ctx context.Context, except ...string) (tracker.Vie
 // intervals while it lags, and processed soon after it has caught up.
 func TestHeads_NodeLags_IsQueriedAtGrowingIntervals(t *testing.T) {
 	f := setup(t, 1)
+	for range 4 {
+		f.chain.Commit()
+	}
+	// A transaction that does not become final, because rounds would be left out without one.
+	open := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	f.Reaches(t, open, relayer.Broadcasted)
 	f.Stop()
 	ahead := f.options.RPC[0]
 	behind := before(t, &f.options)
@@ -93,12 +99,9 @@ func TestHeads_NodeLags_IsQueriedAtGrowingIntervals(t *testing.T) {
 	defer cancel()
 	l := &latestCalls{ctx: ctx, at: make(chan time.Time)}
 	f.options.Tracker = func(c *tracker.Config) {
-		c.Tend, c.ChainIdentity = time.Hour, nil
+		c.Tend, c.ChainIdentity, c.Confirmations = time.Hour, nil, 1000
 		l.Chain = c.Chain
 		c.Chain = l
-	}
-	for range 4 {
-		f.chain.Commit()
 	}
 	behind.SetLag(2)
 	r := relayertest.Launch(t, f.options)

@@ -163,6 +163,8 @@ type Tracker struct {
 	declined time.Time // when this process last released the lease because it cannot send
 	declines int       // how many times in a row
 
+	quiet idleState
+
 	strandedKeys common.Address               // a key that this process does not hold, for which it releases the lease
 	handed       map[common.Address]time.Time // when this process last released the lease for a key
 
@@ -261,7 +263,7 @@ func processName() string {
 func (t *Tracker) forget() {
 	t.unexplained, t.confirmed, t.ahead = map[store.KeyNonce]*unexplainedNonce{}, store.Block{}, map[common.Address]*ahead{}
 	t.disputed, t.marksCleared = map[common.Address]dispute{}, false
-	t.strandedKeys = common.Address{}
+	t.strandedKeys, t.quiet = common.Address{}, idleState{}
 	// The maintenance goroutine may still use the old ones.
 	t.observations = &observations{
 		found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{},
@@ -381,6 +383,16 @@ func (t *Tracker) round(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if len(tried) == 0 {
+			idle, err := t.isIdle(ctx, all)
+			if err != nil {
+				return err
+			}
+			if idle {
+				t.noteIdle()
+				return nil
+			}
+		}
 		view, err := t.cfg.Chain.Latest(ctx, tried...)
 		if err != nil || view.Header().Number < receiptAt {
 			switch {
@@ -489,6 +501,7 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 			t.headAt = time.Time{}
 		}
 	}
+	r.noteComplete()
 	t.cfg.Metrics.round.SetToCurrentTime()
 	t.cfg.Metrics.rounds.WithLabelValues("ok").Inc()
 	t.cfg.Metrics.show(r)
