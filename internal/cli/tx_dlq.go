@@ -75,11 +75,7 @@ func (c *dlqListCmd) Run(ctx context.Context, con *Console) error {
 		return c.Print(con.Stdout, list, func(w io.Writer) {
 			var rows [][]string
 			for _, l := range list.DeadLetters {
-				dead := "-"
-				if !l.DeadAt.IsZero() {
-					dead = age(l.DeadAt)
-				}
-				rows = append(rows, []string{l.ID.String(), strconv.Itoa(l.Attempts), dead, l.Reason})
+				rows = append(rows, []string{l.ID.String(), strconv.Itoa(l.Attempts), age(l.DeadAt), l.Reason})
 			}
 			table(w, "TRANSACTION ATTEMPTS AGE REASON", rows)
 		})
@@ -122,7 +118,7 @@ type dlqDropCmd struct {
 }
 
 func (dlqDropCmd) Help() string {
-	return `Drop messages of transactions that are final, and malformed ones. A transaction that no relayer has gets another message within
+	return `Drop messages of transactions that are final. A transaction that no relayer has gets another message within
 five minutes; "rollcall tx resolve ID --failed" ends it.`
 }
 

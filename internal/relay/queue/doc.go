@@ -13,7 +13,8 @@
 //
 // One table serves all backends. With Postgres as the queue, consumers claim the entries themselves (package table). With
 // SQS or RabbitMQ (packages sqs and rabbitmq) the table is the outbox: a dispatcher claims the oldest entries in the same
-// way, sends them, and deletes each after the broker confirmed it. Package queueurl opens the backend that QUEUE_URL
+// way, sends them, and deletes each after the broker confirmed it. Dead letters are in the table in either case, so that neither a limit
+// of the broker nor looking at them deletes any. Package queueurl opens the backend that QUEUE_URL
 // names.
 //
 // # Why not River

@@ -43,13 +43,12 @@ type Producer interface {
 
 // DeadLetters gives operators access to the messages that were given up.
 type DeadLetters interface {
-	// List returns up to limit dead letters, the oldest first where the backend knows their order. Brokers list by
-	// receiving, so another List, Replay or Drop may miss the messages that this call holds meanwhile.
+	// List returns up to limit dead letters, the oldest first.
 	List(ctx context.Context, limit int) ([]DeadLetter, error)
 	// Replay makes the dead letters of these transactions messages again, with no failures, and returns their number.
 	// After an error some may have been replayed.
 	Replay(ctx context.Context, ids ...uuid.UUID) (int, error)
-	// ReplayAll is Replay for all dead letters except malformed ones.
+	// ReplayAll is Replay for all dead letters.
 	ReplayAll(ctx context.Context) (int, error)
 	// Drop deletes the dead letters of these transactions, and returns their number.
 	Drop(ctx context.Context, ids ...uuid.UUID) (int, error)
@@ -57,11 +56,11 @@ type DeadLetters interface {
 
 // DeadLetter is a message that was given up.
 type DeadLetter struct {
-	ID         uuid.UUID `json:"transaction"` // uuid.Nil if the message was malformed
+	ID         uuid.UUID `json:"transaction"`
 	Attempts   int       `json:"attempts"`
 	Reason     string    `json:"reason"`
 	EnqueuedAt time.Time `json:"enqueuedAt"`
-	DeadAt     time.Time `json:"deadAt"` // zero if unknown
+	DeadAt     time.Time `json:"deadAt"`
 }
 
 // Queue is a backend. Its methods are safe for concurrent use.

@@ -4,35 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 )
 
-// listMost is how many dead letters one call looks at.
-const listMost = 100_000
-
-// brokerPause is the pause after an internal error of the broker, and brokerTries how often it is asked.
 const (
+	// collectEvery is how often the messages of <queue>.dead are collected.
+	collectEvery = time.Minute
+	// brokerPause is the pause after an internal error of the broker, and brokerTries how often it is asked.
 	brokerPause = 200 * time.Millisecond
 	brokerTries = 10
 )
 
-// scan receives each dead letter once. use returns whether to delete it, and whether to go on. All others are given back
-// at the end.
-func (q *Queue) scan(ctx context.Context, use func(*received) (gone, more bool, err error)) error {
-	begun := false
-	return whileBroken(ctx, func() (bool, error) {
-		err := q.scanOnce(ctx, func(m *received) (gone, more bool, err error) {
-			begun = true
-			return use(m)
-		})
-		return begun, err
-	})
+// collect moves the messages of <queue>.dead to the table, now and each minute until ctx ends.
+func (q *Queue) collect(ctx context.Context) {
+	ticker := time.NewTicker(collectEvery)
+	defer ticker.Stop()
+	for {
+		if err := whileBroken(ctx, func() (bool, error) { return q.collectOnce(ctx) }); err != nil && ctx.Err() == nil {
+			q.cfg.Logger.Debug("dead letters of the broker not collected", "err", reason(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 // whileBroken repeats a call that failed by an internal error of the broker before it had begun. The broker answers so until the
@@ -51,113 +51,61 @@ func whileBroken(ctx context.Context, call func() (begun bool, err error)) error
 	}
 }
 
-// scanOnce is one scan.
-func (q *Queue) scanOnce(ctx context.Context, use func(*received) (gone, more bool, err error)) error {
+// collectOnce moves the messages that are there. It receives nothing while the database does not answer, because each delivery counts
+// towards a limit of the broker.
+func (q *Queue) collectOnce(ctx context.Context) (begun bool, err error) {
+	if err := q.Ready(ctx); err != nil {
+		return false, err
+	}
 	l, err := q.broker.connect(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer l.close()
-	channel, err := l.channel(ctx, q.broker.names)
-	if err != nil {
+	var channel *amqp.Channel
+	count := 0
+	err = l.within(ctx, requestTimeout, func() error {
+		if channel, err = l.conn.Channel(); err != nil {
+			return fmt.Errorf("open a channel: %w", err)
+		}
+		dead, err := channel.QueueDeclarePassive(q.broker.dead, true, false, false, false, nil)
+		count = dead.Messages
 		return err
+	})
+	if answer, ok := errors.AsType[*amqp.Error](err); ok && answer.Code == amqp.NotFound {
+		return false, nil
 	}
-	for range listMost {
+	for ; err == nil && count > 0; count-- {
 		var found bool
 		var m *received
-		err := l.within(ctx, requestTimeout, func() error {
+		err = l.within(ctx, requestTimeout, func() error {
 			d, ok, err := channel.Get(q.broker.dead, false)
 			found, m = ok, read(d)
 			return err
 		})
-		if err != nil {
-			return fmt.Errorf("receive: %w", err)
-		}
-		if !found {
+		if err != nil || !found {
 			break
 		}
-		gone, more, err := use(m)
-		if gone {
-			if err := m.delivery.Ack(false); err != nil {
-				return fmt.Errorf("delete: %w", err)
-			}
-		}
-		if err != nil {
-			return err
-		}
-		if !more {
-			break
+		begun = true
+		if err = q.keep(ctx, m); err == nil {
+			err = m.delivery.Ack(false)
 		}
 	}
-	// The broker answers after it has executed the deletions, and given back the rest.
-	return l.within(ctx, requestTimeout, channel.Close)
+	if err == nil { // the broker answers after it has executed the deletions
+		err = l.within(ctx, requestTimeout, channel.Close)
+	}
+	return begun, err
 }
 
-// List implements [queue.DeadLetters].
-func (q *Queue) List(ctx context.Context, limit int) ([]queue.DeadLetter, error) {
-	if limit <= 0 {
-		return nil, nil
+// keep stores a message of <queue>.dead. A dead letter has a time, and any other message was moved by a limit of the broker.
+func (q *Queue) keep(ctx context.Context, m *received) error {
+	switch {
+	case !m.valid:
+		q.cfg.LogDeadLetter(m.Message, malformed)
+		return nil
+	case m.deadAt.IsZero():
+		return q.Return(ctx, m.ID)
+	default:
+		return q.Bury(ctx, queue.DeadLetter{ID: m.ID, Attempts: m.earlier, Reason: m.reason, EnqueuedAt: m.EnqueuedAt})
 	}
-	var list []queue.DeadLetter
-	err := q.scan(ctx, func(m *received) (gone, more bool, err error) {
-		letter := queue.DeadLetter{ID: m.ID, Attempts: m.earlier, Reason: m.reason, EnqueuedAt: m.EnqueuedAt, DeadAt: m.deadAt}
-		if letter.Reason == "" {
-			letter.Reason = "moved by another program"
-		}
-		list = append(list, letter)
-		return false, len(list) < limit, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list dead letters: %w", err)
-	}
-	return list, nil
-}
-
-// Replay implements [queue.DeadLetters].
-func (q *Queue) Replay(ctx context.Context, ids ...uuid.UUID) (int, error) {
-	if len(ids) == 0 {
-		return 0, nil
-	}
-	return q.replay(ctx, func(m *received) bool { return slices.Contains(ids, m.ID) })
-}
-
-// ReplayAll implements [queue.DeadLetters].
-func (q *Queue) ReplayAll(ctx context.Context) (int, error) {
-	begin := time.Now()
-	return q.replay(ctx, func(m *received) bool { return m.deadAt.Before(begin) })
-}
-
-func (q *Queue) replay(ctx context.Context, chosen func(*received) bool) (n int, err error) {
-	err = q.scan(ctx, func(m *received) (gone, more bool, err error) {
-		if !m.valid || !chosen(m) {
-			return false, true, nil
-		}
-		_, err = q.publisher.publish(ctx, []outgoing{{queue: q.broker.queue, body: m.delivery.Body, enqueuedAt: m.EnqueuedAt}})
-		if err != nil {
-			return false, false, err
-		}
-		n++
-		return true, true, nil
-	})
-	if err != nil {
-		return n, fmt.Errorf("replay dead letters: %w", err)
-	}
-	return n, nil
-}
-
-// Drop implements [queue.DeadLetters].
-func (q *Queue) Drop(ctx context.Context, ids ...uuid.UUID) (n int, err error) {
-	if len(ids) == 0 {
-		return 0, nil
-	}
-	err = q.scan(ctx, func(m *received) (gone, more bool, err error) {
-		if gone = slices.Contains(ids, m.ID); gone {
-			n++
-		}
-		return gone, true, nil
-	})
-	if err != nil {
-		return n, fmt.Errorf("drop dead letters: %w", err)
-	}
-	return n, nil
 }

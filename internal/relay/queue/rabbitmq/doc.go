@@ -15,7 +15,6 @@
 // them when it connects, or uses them:
 //
 //	<queue>             messages
-//	<queue>.dead        dead letters, with the reason in the header "reason"
 //	<queue>.delay.<ms>  messages that wait; each expires after the same time and returns to <queue>
 //
 // RabbitMQ expires messages at the head of a queue only, so there is a delay queue for each of several times. A delay
@@ -43,6 +42,15 @@
 //
 // # Dead letters
 //
-// Listing receives the dead letters of <queue>.dead, and gives them back by closing its channel. If the process dies,
-// RabbitMQ does that at once.
+// Dead letters are in the table. The consumer stores one there, and acknowledges the message afterwards.
+//
+// # Limits of the broker
+//
+// A message that RabbitMQ deletes costs time and nothing else, whether a delivery limit, a length limit, a TTL or an operator caused
+// it: the sweep enqueues a transaction again that no relayer has had for five minutes. RabbitMQ 4 deletes a message of a quorum queue
+// after 20 lost deliveries unless a policy says otherwise, and Config.MaxAttempts comes before that by default. With a lower limit, a
+// message that kills its process each time returns after the sweep, and is no dead letter.
+//
+// A policy may have RabbitMQ dead-letter such messages to <queue>.dead. Consumers return those to the table each minute. Older versions
+// kept dead letters in that queue: consumers move them to the table, too.
 package rabbitmq

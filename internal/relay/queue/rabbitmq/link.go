@@ -10,6 +10,9 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/table"
 )
 
 const (
@@ -94,18 +97,13 @@ func (l *link) within(ctx context.Context, d time.Duration, do func() error) err
 	return err
 }
 
-// channel opens a channel and declares the queues.
+// channel opens a channel and declares the queue.
 func (l *link) channel(ctx context.Context, n names) (channel *amqp.Channel, err error) {
 	err = l.within(ctx, requestTimeout, func() error {
 		if channel, err = l.conn.Channel(); err != nil {
 			return fmt.Errorf("open a channel: %w", err)
 		}
-		for _, name := range []string{n.queue, n.dead} {
-			if err := declare(channel, name, nil); err != nil {
-				return err
-			}
-		}
-		return nil
+		return declare(channel, n.queue, nil)
 	})
 	return channel, err
 }
@@ -135,6 +133,9 @@ func reason(err error) string {
 	}
 	if answer, ok := errors.AsType[*amqp.Error](err); ok {
 		return fmt.Sprintf("RabbitMQ: %d %s", answer.Code, answer.Reason)
+	}
+	if errors.Is(err, table.ErrDeadLetters) {
+		return table.ErrDeadLetters.Error() + ": " + postgres.Reason(err)
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Error()

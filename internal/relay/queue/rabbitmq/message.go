@@ -16,18 +16,18 @@ const (
 	headerFailures  = "failures"   // those that count
 	headerNotBefore = "not_before" // of a delayed message
 	headerReason    = "reason"     // of the latest failure
-	headerDead      = "dead_at"
+	headerDead      = "dead_at"    // of a dead letter that an older version sent
 	// headerCount is RabbitMQ's own: earlier deliveries of this copy.
 	headerCount = "x-delivery-count"
 )
 
 // outgoing is a message to be sent.
 type outgoing struct {
-	queue                         string
-	body                          []byte
-	enqueuedAt, deadAt, notBefore time.Time
-	attempts, failures            int
-	reason                        string
+	queue                 string
+	body                  []byte
+	enqueuedAt, notBefore time.Time
+	attempts, failures    int
+	reason                string
 }
 
 func (m outgoing) publishing(id string) amqp.Publishing {
@@ -41,10 +41,8 @@ func (m outgoing) publishing(id string) amqp.Publishing {
 	if m.reason != "" {
 		headers[headerReason] = m.reason
 	}
-	for name, at := range map[string]time.Time{headerDead: m.deadAt, headerNotBefore: m.notBefore} {
-		if !at.IsZero() {
-			headers[name] = at.UnixMilli()
-		}
+	if !m.notBefore.IsZero() {
+		headers[headerNotBefore] = m.notBefore.UnixMilli()
 	}
 	return amqp.Publishing{DeliveryMode: amqp.Persistent, MessageId: id, ContentType: "text/plain", Headers: headers, Body: m.body}
 }

@@ -194,15 +194,14 @@ func (b *broker) delayQueue(step time.Duration) string {
 	return b.queue + ".delay." + strconv.FormatInt(step.Milliseconds(), 10)
 }
 
-// depths returns the number of messages that wait in the queue, in the delay queues that this process uses, and in the
-// dead-letter queue.
-func (p *publisher) depths(ctx context.Context) (waiting, delayed, dead int, err error) {
+// depths returns the number of messages that wait in the queue, and in the delay queues that this process uses.
+func (p *publisher) depths(ctx context.Context) (waiting, delayed int, err error) {
 	s, err := p.get(ctx)
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, err
 	}
 	s.mu.Lock()
-	names := []string{p.broker.queue, p.broker.dead}
+	names := []string{p.broker.queue}
 	for name := range s.declared {
 		names = append(names, name)
 	}
@@ -223,10 +222,10 @@ func (p *publisher) depths(ctx context.Context) (waiting, delayed, dead int, err
 		}
 		return nil
 	})
-	for _, n := range numbers[2:] {
+	for _, n := range numbers[1:] {
 		delayed += n
 	}
-	return numbers[0], delayed, numbers[1], err
+	return numbers[0], delayed, err
 }
 
 // sender implements [table.Sender].

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,6 +24,8 @@ const (
 	early = 50 * time.Millisecond
 	// depthEvery is how often the messages are counted for the metrics.
 	depthEvery = 15 * time.Second
+	// malformed is the reason of a message that is given up for it.
+	malformed = "the message is not a transaction's id"
 )
 
 // Queue is the queue in RabbitMQ. It implements [queue.Queue].
@@ -92,11 +95,9 @@ func (q *Queue) Receive(ctx context.Context, n int, handle queue.Handler) error 
 	})()
 	r := &receiver{Queue: q, ctx: ctx, n: max(n, 1), handle: handle, handlers: handlers}
 	r.pool = worker.New(r.n, r.run)
-	counting := make(chan struct{})
-	go func() {
-		defer close(counting)
-		q.count(ctx)
-	}()
+	var background sync.WaitGroup
+	background.Go(func() { q.count(ctx) })
+	background.Go(func() { q.collect(ctx) })
 	for ctx.Err() == nil {
 		err := r.consume(ctx)
 		if ctx.Err() != nil {
@@ -109,7 +110,7 @@ func (q *Queue) Receive(ctx context.Context, n int, handle queue.Handler) error 
 	}
 	r.pool.Stop() // without a connection there is nothing to give back
 	r.pool.Wait()
-	<-counting
+	background.Wait()
 	return nil
 }
 
@@ -194,7 +195,7 @@ func (r *receiver) drain(s *session, tag string, deliveries <-chan amqp.Delivery
 func (r *receiver) run(m *received) {
 	switch {
 	case !m.valid:
-		r.bury(m, "the message is not a transaction's id")
+		r.bury(m, malformed)
 		return
 	case time.Until(m.notBefore) > early: // it was delayed for a part of its time
 		again := m.copied(r.broker.queue)
@@ -231,18 +232,25 @@ func (r *receiver) run(m *received) {
 // bury makes a message a dead letter.
 func (r *receiver) bury(m *received, why string) {
 	r.cfg.LogDeadLetter(m.Message, why)
-	letter := m.copied(r.broker.dead)
-	letter.reason, letter.deadAt = why, time.Now()
-	r.replace(m, letter, time.Time{})
+	r.settle(m, func(ctx context.Context) error {
+		if !m.valid { // no row could have it
+			return nil
+		}
+		return r.Bury(ctx, queue.DeadLetter{ID: m.ID, Attempts: m.Attempts, Reason: why, EnqueuedAt: m.EnqueuedAt})
+	})
 }
 
-// replace sends a copy of a message, at once or through a delay queue, and then acknowledges the message. It retries
-// while the message's connection lives, and so keeps one of the receiver's places: a broker that refuses messages is not
-// flooded with repetitions.
+// replace sends a copy of a message, at once or through a delay queue, and then acknowledges the message.
 func (r *receiver) replace(m *received, with outgoing, until time.Time) {
+	r.settle(m, func(ctx context.Context) error { return r.send(ctx, with, until) })
+}
+
+// settle stores the result of a message, and then acknowledges the message. It retries while the message's connection lives, and so
+// keeps one of the receiver's places: a broker or a database that refuses results is not flooded with repetitions.
+func (r *receiver) settle(m *received, store func(context.Context) error) {
 	ctx := context.WithoutCancel(r.ctx)
 	for {
-		err := r.send(ctx, with, until)
+		err := store(ctx)
 		if err == nil {
 			r.settling.Succeeded()
 			_ = m.delivery.Ack(false) // an error means that the connection has ended: the message is delivered again
@@ -281,13 +289,12 @@ func (q *Queue) count(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		waiting, delayed, dead, err := q.publisher.depths(context.WithoutCancel(ctx))
+		waiting, delayed, err := q.publisher.depths(context.WithoutCancel(ctx))
 		if err != nil {
 			q.cfg.Logger.Debug("queue messages not counted", "err", reason(err))
 			continue
 		}
 		q.cfg.Metrics.Depth("waiting", waiting)
 		q.cfg.Metrics.Depth("delayed", delayed)
-		q.cfg.Metrics.Depth("dead", dead)
 	}
 }

@@ -15,6 +15,9 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/table"
 )
 
 const (
@@ -90,6 +93,9 @@ func reason(err error) string {
 	}
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok {
 		return doing + lookup.Error()
+	}
+	if errors.Is(err, table.ErrDeadLetters) {
+		return table.ErrDeadLetters.Error() + ": " + postgres.Reason(err)
 	}
 	if errors.Is(err, ErrNoCredentials) {
 		return doing + ErrNoCredentials.Error()
@@ -201,7 +207,7 @@ func (c *client) hide(ctx context.Context, queue string, entries []entry) []erro
 }
 
 // receive waits up to wait for messages, and hides them for visibility.
-func (c *client) receive(ctx context.Context, queue string, n int, wait, visibility time.Duration, options ...func(*awssqs.Options)) ([]*received, error) {
+func (c *client) receive(ctx context.Context, queue string, n int, wait, visibility time.Duration) ([]*received, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait+requestTimeout)
 	defer cancel()
 	out, err := c.api.ReceiveMessage(ctx, &awssqs.ReceiveMessageInput{
@@ -210,7 +216,7 @@ func (c *client) receive(ctx context.Context, queue string, n int, wait, visibil
 			types.MessageSystemAttributeNameApproximateReceiveCount, types.MessageSystemAttributeNameSentTimestamp,
 		},
 		MessageAttributeNames: []string{"All"},
-	}, options...)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func TestClient_AnsweredBeforeTheWriterEnds_KeepsTheAnswer(t *testing.T) {
 		conn.Conn, err = new(net.Dialer).DialContext(ctx, network, address)
 		return conn, err
 	}
-	messages, err := c.receive(t.Context(), server.URL+"/1/queue", 1, 0, time.Minute, once)
+	messages, err := c.receive(t.Context(), server.URL+"/1/queue", 1, 0, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, messages, 1)
 	require.EqualValues(t, 2, conn.writes.Load())

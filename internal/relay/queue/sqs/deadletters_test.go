@@ -1,162 +1,126 @@
 package sqs_test
 
 import (
+	"bytes"
 	"context"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
+	"log/slog"
 	"net/url"
+	"path"
+	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
-	"github.com/rollcall-dev/rollcall/internal/relay/queue/queuetest"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue/sqs"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testsqs "github.com/rollcall-dev/rollcall/internal/testutil/sqs"
 )
 
-// faulty is a proxy before SQS. It answers the next requests of an operation with an error, or executes them and loses the
-// answers.
-type faulty struct {
-	operation string
-	lose      bool
-	left      atomic.Int32
-	forward   *httputil.ReverseProxy
-	// arrived, if not nil, is called for each request of the operation.
-	arrived func()
-}
-
-func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ours := r.Header.Get("X-Amz-Target") == "AmazonSQS."+f.operation
-	if ours && f.arrived != nil {
-		f.arrived()
-	}
-	if !ours || f.left.Add(-1) < 0 {
-		f.forward.ServeHTTP(w, r)
-		return
-	}
-	if f.lose {
-		f.forward.ServeHTTP(httptest.NewRecorder(), r)
-		panic(http.ErrAbortHandler) // closes the connection
-	}
-	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = io.WriteString(w, `{"__type":"ServiceUnavailable"}`)
-}
-
-// buried returns a queue with dead letters, whose requests pass f.
-func buried(t *testing.T, f *faulty, letters int) *sqs.Queue {
+// create creates a queue, and returns its URL and ARN.
+func create(t *testing.T, api *awssqs.Client, name string, attributes map[string]string) (address, arn string) {
 	t.Helper()
+	made, err := api.CreateQueue(t.Context(), &awssqs.CreateQueueInput{QueueName: &name, Attributes: attributes})
+	require.NoError(t, err)
+	const queueArn = types.QueueAttributeNameQueueArn
+	got, err := api.GetQueueAttributes(t.Context(), &awssqs.GetQueueAttributesInput{QueueUrl: made.QueueUrl, AttributeNames: []types.QueueAttributeName{queueArn}})
+	require.NoError(t, err)
+	return *made.QueueUrl, got.Attributes[string(queueArn)]
+}
+
+// The dead-letter queue has dead letters of an older version, and messages that the redrive policy moved. The former stay dead letters, and
+// the latter return. The operator learns that the policy is too strict.
+func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
+	t.Parallel()
 	endpoint := testsqs.Endpoint(t)
-	to, err := url.Parse(endpoint)
-	require.NoError(t, err)
-	f.forward = httputil.NewSingleHostReverseProxy(to)
-	proxy := httptest.NewServer(f)
-	t.Cleanup(proxy.Close)
+	api := awssqs.New(awssqs.Options{Region: "us-east-1", BaseEndpoint: &endpoint, Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")})
 	address := queueURL(t, endpoint)
+	parsed, err := url.Parse(address)
+	require.NoError(t, err)
+	name := path.Base(parsed.Path)
+	dead, arn := create(t, api, name+"-dead", nil)
+	create(t, api, name, map[string]string{"RedrivePolicy": `{"deadLetterTargetArn":"` + arn + `","maxReceiveCount":3}`})
+	send := func(body string, attributes map[string]types.MessageAttributeValue) {
+		t.Helper()
+		_, err := api.SendMessage(t.Context(), &awssqs.SendMessageInput{QueueUrl: &dead, MessageBody: &body, MessageAttributes: attributes})
+		require.NoError(t, err)
+	}
+	number := func(n int64) types.MessageAttributeValue {
+		return types.MessageAttributeValue{DataType: aws.String("Number"), StringValue: aws.String(strconv.FormatInt(n, 10))}
+	}
+	letter, moved := uuid.New(), uuid.New()
+	died := time.Now().Add(-time.Hour)
+	send(letter.String(), map[string]types.MessageAttributeValue{
+		"attempts": number(20), "dead_at": number(died.UnixMilli()), "enqueued_at": number(died.UnixMilli()),
+		"reason": {DataType: aws.String("String"), StringValue: aws.String("cannot be sent")},
+	})
+	send("no id", nil)
+	send(moved.String(), nil)
+
+	var log lockedBuffer
 	db := testpostgres.New(t, testpostgres.Migrated(queue.Migrations())).Pool(t)
-	open := func(address string) *sqs.Queue {
-		q, err := sqs.New(db, address, queue.Config{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, q.Close()) })
-		return q
-	}
-	direct := open(address)
-	ids := make([]uuid.UUID, letters)
-	for i := range ids {
-		ids[i] = uuid.New()
-	}
-	require.NoError(t, queuetest.Enqueue(t.Context(), db, ids...))
-	ctx, stop := context.WithCancel(t.Context())
+	q, err := sqs.New(db, address, queue.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	delivered := make(chan uuid.UUID, 10)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 2)
-	go func() { ended <- direct.Run(ctx) }()
+	go func() { ended <- q.Run(ctx) }()
 	go func() {
-		ended <- direct.Receive(ctx, 4, func(context.Context, queue.Message) queue.Verdict { return queue.Dead("cannot be sent") })
+		ended <- q.Receive(ctx, 4, func(_ context.Context, m queue.Message) queue.Verdict {
+			delivered <- m.ID
+			return queue.Done()
+		})
 	}()
-	require.Eventually(t, func() bool {
-		found, err := direct.List(t.Context(), letters)
-		return err == nil && len(found) == letters
-	}, time.Minute, 20*time.Millisecond)
-	stop()
-	require.NoError(t, <-ended)
-	require.NoError(t, <-ended)
-	return open(strings.Replace(address, url.QueryEscape(endpoint), url.QueryEscape(proxy.URL), 1))
-}
-
-func TestList_ShowingFails_IsRepeated(t *testing.T) {
-	t.Parallel()
-	f := &faulty{operation: "ChangeMessageVisibilityBatch"}
-	q := buried(t, f, 12)
-	f.left.Store(6) // the SDK repeats each once
-	for range 2 {
-		letters, err := q.List(t.Context(), 12)
-		require.NoError(t, err)
-		require.Len(t, letters, 12)
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+		require.NoError(t, q.Close())
+	})
+	select {
+	case id := <-delivered:
+		require.Equal(t, moved, id)
+	case <-time.After(3 * time.Minute):
+		require.FailNow(t, "the moved message does not return")
 	}
-	require.Negative(t, f.left.Load())
-}
-
-// SQS hides the letters of an answer that was lost. The list does not look complete then.
-func TestList_AnswerIsLost_ReportsHidden(t *testing.T) {
-	t.Parallel()
-	f := &faulty{operation: "ReceiveMessage", lose: true}
-	q := buried(t, f, 12)
-	f.left.Store(1)
-	_, err := q.List(t.Context(), 20)
-	require.ErrorContains(t, err, "list dead letters: 10 dead letters stay hidden for up to 5m0s, because an answer was lost (")
-	require.ErrorContains(t, err, "; repeat the command then")
-
-	letters, err := q.List(t.Context(), 20)
-	require.NoError(t, err)
-	require.Len(t, letters, 2, "only what nothing hides")
-}
-
-// SQS has hidden nothing if it refused the request.
-func TestList_RequestIsRefused_ClaimsNothingHidden(t *testing.T) {
-	t.Parallel()
-	f := &faulty{operation: "ReceiveMessage"}
-	q := buried(t, f, 1)
-	f.left.Store(2)
-	_, err := q.List(t.Context(), 20)
-	require.ErrorContains(t, err, "ServiceUnavailable")
-	require.NotContains(t, err.Error(), "hidden")
-	letters, err := q.List(t.Context(), 20)
-	require.NoError(t, err)
+	var letters []queue.DeadLetter
+	require.Eventually(t, func() bool {
+		letters, err = q.List(t.Context(), 10)
+		return err == nil && len(letters) > 0
+	}, time.Minute, 20*time.Millisecond)
 	require.Len(t, letters, 1)
-}
-
-// An answer without letters hides nothing.
-func TestList_EmptyAnswerIsLost_Succeeds(t *testing.T) {
-	t.Parallel()
-	f := &faulty{operation: "ReceiveMessage", lose: true}
-	q := buried(t, f, 1)
-	n, err := q.ReplayAll(t.Context())
+	require.Equal(t, letter, letters[0].ID)
+	require.Equal(t, "cannot be sent", letters[0].Reason)
+	require.Equal(t, 20, letters[0].Attempts)
+	n, err := q.Replay(t.Context(), letter)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	f.left.Store(1)
-	letters, err := q.List(t.Context(), 20)
-	require.NoError(t, err)
-	require.Empty(t, letters)
-	require.Negative(t, f.left.Load())
+	require.Equal(t, letter, <-delivered)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "max_receive_count=3 needed=40") }, time.Minute, 20*time.Millisecond)
 }
 
-// A caller that gives up does not break off a request whose answer hides letters.
-func TestList_CallerGivesUp_ShowsTheLetters(t *testing.T) {
-	t.Parallel()
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	f := &faulty{operation: "ReceiveMessage", arrived: stop}
-	q := buried(t, f, 12)
-	_, err := q.List(ctx, 20)
-	require.ErrorIs(t, err, context.Canceled)
-	letters, err := q.List(t.Context(), 20)
-	require.NoError(t, err)
-	require.Len(t, letters, 12)
+// lockedBuffer is a buffer for concurrent use.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }

@@ -11,8 +11,8 @@
 //	region    default: the part of the host after "sqs."
 //	endpoint  where to connect instead, such as http://127.0.0.1:4566 or a VPC endpoint. It does not change the queue's
 //	          URL, except that this begins with http if the endpoint does.
-//	dlq       name of the dead-letter queue, of the same account. Default: the queue's name with "-dead".
-//	create    true: create the two queues if they do not exist. Otherwise the operator creates them.
+//	dlq       name of the queue that a redrive policy moves messages to, of the same account. Default: the queue's name with "-dead".
+//	create    true: create the two queues if they do not exist. Otherwise the operator creates them; the second one need not exist.
 //
 // Credentials come from the places that [Credentials] lists, never from the URL.
 //
@@ -28,12 +28,17 @@
 //
 // # Dead letters
 //
-// The consumer sends a dead letter to the dead-letter queue itself, with the reason as an attribute, and then deletes
-// the message. A redrive policy of the queue is only the safety net. Its maxReceiveCount should be at least twice
-// Config.MaxAttempts; a queue that this package creates has 1,000. The dead-letter queue should have the longest retention
-// period, 14 days.
+// Dead letters are in the table. The consumer stores one there, and deletes the message afterwards.
 //
-// Listing receives the dead letters and hides them from others meanwhile, for five minutes if the process dies.
+// # Limits of SQS
+//
+// A message that SQS deletes or moves costs time and nothing else, whether the retention period, a redrive policy or an operator caused
+// it. Consumers return the messages of the queue dlq to the table each minute. And the sweep enqueues a transaction again that no relayer
+// has had for five minutes. But a message that is moved before it has failed Config.MaxAttempts times never becomes a dead letter. So a
+// redrive policy's maxReceiveCount should be at least twice that; consumers warn at their start if it is lower. A queue that this package
+// creates has 1,000.
+//
+// Older versions kept dead letters in the queue dlq: consumers move them to the table, too.
 //
 // # Permissions
 //

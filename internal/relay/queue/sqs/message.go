@@ -16,16 +16,16 @@ const (
 	attrEnqueued = "enqueued_at"
 	attrAttempts = "attempts" // deliveries of earlier copies of the message
 	attrFailures = "failures" // those that count
-	attrReason   = "reason"   // of a dead letter
-	attrDead     = "dead_at"
+	// Those of a dead letter that an older version sent.
+	attrReason = "reason"
+	attrDead   = "dead_at"
 )
 
 // outgoing is a message to be sent.
 type outgoing struct {
 	body               string
-	enqueuedAt, deadAt time.Time
+	enqueuedAt         time.Time
 	attempts, failures int
-	reason             string
 	delay              time.Duration
 }
 
@@ -36,12 +36,6 @@ func (m outgoing) attributes() map[string]types.MessageAttributeValue {
 	}
 	if m.failures > 0 {
 		all[attrFailures] = number(int64(m.failures))
-	}
-	if m.reason != "" {
-		all[attrReason] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &m.reason}
-	}
-	if !m.deadAt.IsZero() {
-		all[attrDead] = number(m.deadAt.UnixMilli())
 	}
 	return all
 }

@@ -23,6 +23,8 @@ const (
 	shutdownTimeout = 3 * time.Second
 	// depthEvery is how often the messages are counted for the metrics.
 	depthEvery = 15 * time.Second
+	// malformed is the reason of a message that is given up for it.
+	malformed = "the message is not a transaction's id"
 )
 
 // Queue is the queue in SQS. It implements [queue.Queue].
@@ -119,11 +121,12 @@ type receiver struct {
 	resumeAt time.Time              // when the next one may start
 }
 
-// result is what to do with a received message: send a copy, if there is one, and then delete it, or show it again.
+// result is what to do with a received message: send its copy or store its dead letter, if there is one, and then delete it, or show it
+// again.
 type result struct {
 	message *received
 	copy    *outgoing
-	to      string // the queue of the copy
+	letter  *queue.DeadLetter
 	show    bool
 	after   time.Duration // when to show it
 }
@@ -141,6 +144,7 @@ func (q *Queue) Receive(ctx context.Context, n int, handle queue.Handler) error 
 
 	var counting, settling sync.WaitGroup
 	counting.Go(func() { q.count(ctx) })
+	counting.Go(func() { q.collect(ctx) })
 	ended := make(chan struct{})
 	settling.Go(func() { r.settle(working, ended) })
 	r.fetch(ctx, working)
@@ -255,7 +259,7 @@ func (r *receiver) run(m *received) {
 		r.giveBack(m)
 		return
 	case !m.valid:
-		r.bury(m, "the message is not a transaction's id")
+		r.bury(m, malformed)
 		return
 	case m.failures > r.cfg.MaxAttempts:
 		r.bury(m, queue.LostReason(m.failures-1, ""))
@@ -271,7 +275,7 @@ func (r *receiver) run(m *received) {
 		again := m.copied()
 		again.failures--
 		again.delay = v.Delay
-		r.end(result{message: m, copy: &again, to: r.client.queue})
+		r.end(result{message: m, copy: &again})
 	case v.Kind == queue.KindDead || m.failures >= r.cfg.MaxAttempts:
 		r.bury(m, v.Reason)
 	default:
@@ -282,9 +286,11 @@ func (r *receiver) run(m *received) {
 // bury makes a message a dead letter.
 func (r *receiver) bury(m *received, reason string) {
 	r.cfg.LogDeadLetter(m.Message, reason)
-	letter := m.copied()
-	letter.reason, letter.deadAt = reason, time.Now()
-	r.end(result{message: m, copy: &letter, to: r.client.dead})
+	done := result{message: m}
+	if m.valid { // otherwise no row could have it
+		done.letter = &queue.DeadLetter{ID: m.ID, Attempts: m.Attempts, Reason: reason, EnqueuedAt: m.EnqueuedAt}
+	}
+	r.end(done)
 }
 
 // settle stores results and extends the visibility of held messages, until ended is closed and all is stored.
@@ -369,7 +375,7 @@ func (r *receiver) extend(ctx context.Context) {
 func (r *receiver) store(ctx context.Context, results []result) (again []result, err error) {
 	var mu sync.Mutex
 	failed := func(s result, e error) {
-		if refused, ok := errors.AsType[*partialError](e); ok && refused.ours && s.copy == nil {
+		if refused, ok := errors.AsType[*partialError](e); ok && refused.ours && s.copy == nil && s.letter == nil {
 			return // the message is visible or deleted
 		}
 		mu.Lock()
@@ -381,37 +387,53 @@ func (r *receiver) store(ctx context.Context, results []result) (again []result,
 			again = append(again, s)
 		}
 	}
-	copies := map[string][]result{}
-	var ends, shows []result
+	var copies, letters, ends, shows []result
 	for _, s := range results {
 		switch {
 		case s.show:
 			shows = append(shows, s)
 		case s.copy != nil:
-			copies[s.to] = append(copies[s.to], s)
+			copies = append(copies, s)
+		case s.letter != nil:
+			letters = append(letters, s)
 		default:
 			ends = append(ends, s)
 		}
 	}
-	for to, list := range copies {
-		each(list, func(part []result) {
-			var out []outgoing
-			for _, s := range part {
-				out = append(out, *s.copy)
+	each(copies, func(part []result) {
+		var out []outgoing
+		for _, s := range part {
+			out = append(out, *s.copy)
+		}
+		for i, e := range r.client.send(ctx, r.client.queue, out) {
+			if e != nil {
+				failed(part[i], e)
+				continue
 			}
-			for i, e := range r.client.send(ctx, to, out) {
-				if e != nil {
-					failed(part[i], e)
-					continue
-				}
-				done := part[i]
-				done.copy = nil // it is sent: only the deletion is left
-				mu.Lock()
-				ends = append(ends, done)
-				mu.Unlock()
+			done := part[i]
+			done.copy = nil // it is sent: only the deletion is left
+			mu.Lock()
+			ends = append(ends, done)
+			mu.Unlock()
+		}
+	})
+	each(letters, func(part []result) {
+		var out []queue.DeadLetter
+		for _, s := range part {
+			out = append(out, *s.letter)
+		}
+		e := r.Bury(ctx, out...)
+		for _, done := range part {
+			if e != nil {
+				failed(done, e)
+				continue
 			}
-		})
-	}
+			done.letter = nil
+			mu.Lock()
+			ends = append(ends, done)
+			mu.Unlock()
+		}
+	})
 	each(ends, func(part []result) {
 		for i, e := range r.client.remove(ctx, r.client.queue, entries(part)) {
 			if e != nil {
@@ -436,7 +458,7 @@ func entries(results []result) (list []entry) {
 	return list
 }
 
-// count sets the metrics of the two queues until ctx ends.
+// count sets the metrics of the queue until ctx ends.
 func (q *Queue) count(ctx context.Context) {
 	ticker := time.NewTicker(depthEvery)
 	defer ticker.Stop()
@@ -447,9 +469,6 @@ func (q *Queue) count(ctx context.Context) {
 			q.cfg.Metrics.Depth("delayed", delayed)
 		} else if ctx.Err() == nil {
 			q.cfg.Logger.Debug("queue messages not counted", "err", reason(err))
-		}
-		if waiting, handled, delayed, err := q.client.depth(ctx, q.client.dead); err == nil {
-			q.cfg.Metrics.Depth("dead", waiting+handled+delayed)
 		}
 		select {
 		case <-ctx.Done():

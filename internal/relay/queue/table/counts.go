@@ -46,6 +46,7 @@ func countQueue(ctx context.Context, db *pgxpool.Pool, cfg queue.Config) {
 func countOutbox(ctx context.Context, db *pgxpool.Pool, cfg queue.Config) {
 	countEntries(ctx, db, cfg, func(c counts) {
 		cfg.Metrics.Depth("outbox", c.waiting+c.delayed+c.handled)
+		cfg.Metrics.Depth("dead", c.dead)
 		cfg.Metrics.Oldest("outbox", c.oldest)
 	})
 }

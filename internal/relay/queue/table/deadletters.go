@@ -2,6 +2,7 @@ package table
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,8 +16,59 @@ import (
 // replayChunk is how many dead letters one statement replays.
 const replayChunk = 1000
 
-// deadLetters implements [queue.DeadLetters]. Dead letters are rows of the table.
+// ErrDeadLetters means that the database stored no dead letters.
+var ErrDeadLetters = errors.New("dead letters cannot be stored")
+
+// deadLetters implements [queue.DeadLetters]. Dead letters are rows of the table, also if the messages are in a broker.
 type deadLetters struct{ db *pgxpool.Pool }
+
+// Ready returns nil if the database answers.
+func (d *deadLetters) Ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return d.db.Ping(ctx)
+}
+
+// storeTimeout limits a statement that stores what a broker has delivered.
+const storeTimeout = 10 * time.Second
+
+// Bury stores dead letters of messages that a broker delivered; the caller acknowledges them afterwards. A transaction that has an entry
+// keeps it: the message was enqueued again, or is a dead letter already. The exception is the message's own entry, which its dispatcher
+// has not deleted yet. It becomes the dead letter, and without its claimant the dispatcher does not delete it.
+func (d *deadLetters) Bury(ctx context.Context, letters ...queue.DeadLetter) error {
+	n := len(letters)
+	ids, attempts, reasons, enqueued := make([]uuid.UUID, n), make([]int32, n), make([]string, n), make([]time.Time, n)
+	for i, l := range letters {
+		ids[i], attempts[i], reasons[i], enqueued[i] = l.ID, int32(l.Attempts), l.Reason, l.EnqueuedAt
+		if l.EnqueuedAt.IsZero() { // another program's
+			enqueued[i] = time.Now()
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	// A broker's copy of the time has milliseconds.
+	_, err := d.db.Exec(ctx, `INSERT INTO relay_queue AS q (id, attempts, reason, enqueued_at, dead_at, due_at)
+		SELECT DISTINCT ON (id) id, attempts, reason, enqueued_at, now(), 'infinity' FROM unnest($1::uuid[], $2::int[], $3::text[], $4::timestamptz[])
+			AS l (id, attempts, reason, enqueued_at)
+		ON CONFLICT (id) DO UPDATE SET attempts = EXCLUDED.attempts, reason = EXCLUDED.reason, dead_at = now(), due_at = 'infinity',
+			claimed_until = '-infinity', claimant = NULL
+		WHERE q.dead_at IS NULL AND q.claimant IS NOT NULL
+			AND date_trunc('milliseconds', q.enqueued_at) = date_trunc('milliseconds', EXCLUDED.enqueued_at)`, ids, attempts, reasons, enqueued)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDeadLetters, err)
+	}
+	return nil
+}
+
+// Return makes transactions' messages entries again that a broker gave up because of a limit of its own.
+func (d *deadLetters) Return(ctx context.Context, ids ...uuid.UUID) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if _, err := d.db.Exec(ctx, queue.EnqueueSQL("(SELECT DISTINCT unnest($1::uuid[]) AS id) AS returned"), ids); err != nil {
+		return fmt.Errorf("enqueue messages again: %w", err)
+	}
+	return nil
+}
 
 const sqlReplay = `UPDATE relay_queue SET dead_at = NULL, due_at = now(), claimed_until = '-infinity', claimant = NULL,
 	attempts = 0, failures = 0, reason = '' `

@@ -34,8 +34,9 @@ type Sender interface {
 }
 
 // Dispatcher moves the entries of the table to a broker, the oldest first. Any number of them share the work. It
-// implements [queue.Producer].
+// implements [queue.Producer], and [queue.DeadLetters], because dead letters are in the table.
 type Dispatcher struct {
+	*deadLetters
 	db     *pgxpool.Pool
 	cfg    queue.Config
 	sender Sender
@@ -47,7 +48,7 @@ type Dispatcher struct {
 // NewDispatcher returns a Dispatcher. cfg is complete.
 func NewDispatcher(db *pgxpool.Pool, cfg queue.Config, sender Sender) *Dispatcher {
 	return &Dispatcher{
-		db: db, cfg: cfg, sender: sender, wake: make(chan struct{}, 1),
+		deadLetters: &deadLetters{db}, db: db, cfg: cfg, sender: sender, wake: make(chan struct{}, 1),
 		broker: cfg.NewOutage("dispatcher", sender.Reason), outage: cfg.NewOutage("outbox", postgres.Reason),
 	}
 }

@@ -1,5 +1,5 @@
 // Package table uses the table relay_queue, in two ways. [Queue] is the queue that consumers claim from directly. A
-// [Dispatcher] moves the entries to a broker, which makes the table an outbox. Both claim and settle entries with the same
+// [Dispatcher] moves the entries to a broker, which makes the table an outbox, and has the dead letters. Both claim and settle entries with the same
 // statements.
 //
 // Package queueurl opens its Queue; the packages rabbitmq and sqs run its Dispatcher. It calls worker for the handlers
