@@ -53,7 +53,7 @@ fresh() {
   diff <(sums proto) <(sums build/generated/proto) || { echo 'generated code is stale: make generate' && return 1; }
 }
 
-# production names packages that the production binary must not link: a chain, the development cluster.
+# production names packages that the production binary must not link: a chain and the development cluster.
 production() {
   local linked
   linked=$(go list -tags hashicorpmetrics -deps ./cmd/rollcall | grep -E '/go-ethereum/(eth|node|p2p|core/vm)$|/rollcall/internal/(dev|testutil)/')
