@@ -73,7 +73,7 @@ var (
 		"Coordinators that may fail until the cluster has no leader, of those that answer now, on the leader.", nil, nil)
 )
 
-// quorumCollector reports the cluster's state as its leader knows it. Other nodes report nothing, because they ask nobody.
+// quorumCollector reports the cluster's state as its leader knows it. Other nodes report nothing, because they do not ask the members.
 type quorumCollector struct {
 	n *Node
 	r *raft.Raft
