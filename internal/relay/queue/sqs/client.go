@@ -81,12 +81,16 @@ func (c httpClient) Do(r *http.Request) (*http.Response, error) {
 
 // reason returns the text of an error of this package, without secrets.
 func reason(err error) string {
-	doing := ""
+	doing, service := "", "SQS"
 	if op, ok := errors.AsType[*smithy.OperationError](err); ok {
 		doing = op.OperationName + ": "
+		// The request for the credentials, of which the error is the reason.
+		if inner, ok := errors.AsType[*smithy.OperationError](op.Err); ok && !errors.Is(err, ErrNoCredentials) {
+			doing, service = inner.OperationName+": ", inner.Service()
+		}
 	}
 	if answer, ok := errors.AsType[smithy.APIError](err); ok {
-		return doing + "SQS answered " + answer.ErrorCode()
+		return doing + service + " answered " + answer.ErrorCode()
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return doing + op.Error()
