@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 )
 
@@ -129,6 +130,60 @@ func (f *Fleet) chains(ctx context.Context, all map[string]listed) map[uint64]st
 	}
 	_ = asked.Wait() // no function fails
 	return chains
+}
+
+// ofChain is a relayer whose list is read only while it has the chain of the database. That of another chain's relayer would prove that a
+// transaction was not done, or have an equal call of another chain.
+type ofChain struct {
+	*upstream.Client
+	fleet *Fleet
+	at    relay.Route
+}
+
+// Lookup implements [consumer.Relayer].
+func (r ofChain) Lookup(ctx context.Context, ref upstream.Ref, m upstream.Match) ([]upstream.Transaction, error) {
+	if ref.Scope == "" {
+		var err error
+		if ref.Network, err = r.network(ctx, ref.ID); err != nil {
+			return nil, err
+		}
+	}
+	return r.Client.Lookup(ctx, ref, m)
+}
+
+// network returns the network of a relayer that has the chain.
+func (r ofChain) network(ctx context.Context, id string) (string, error) {
+	if known := r.fleet.known(r.at); known.RelayerID == id && known.ChainID != 0 {
+		return known.Network, nil
+	}
+	info, err := r.Relayer(ctx, id)
+	if err == nil && info.ChainID == 0 {
+		info.ChainID, err = r.Chain(ctx, info)
+	}
+	if err != nil {
+		return "", err
+	}
+	chain, err := r.fleet.cfg.Store.ClaimChain(ctx, info.ChainID)
+	if err == nil && chain != info.ChainID {
+		err = otherChain(chain, info.ChainID)
+	}
+	return info.Network, err
+}
+
+// known returns what is known of the live relayer of a route; zero if nothing is.
+func (f *Fleet) known(at relay.Route) upstream.Info {
+	f.mu.Lock()
+	m := f.members[at.Relayer]
+	f.mu.Unlock()
+	if m == nil || m.url != at.URL {
+		return upstream.Info{}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.info == nil {
+		return upstream.Info{}
+	}
+	return *m.info
 }
 
 // refusal returns the kind of a cause for which a listed relayer gets neither the key nor a transaction; "" if it is another one.

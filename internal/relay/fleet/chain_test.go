@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/hostlist"
@@ -113,6 +114,46 @@ func TestChoose_RelayerMovesToAnotherChain_GetsNoTransaction(t *testing.T) {
 				require.False(t, w.available("a"))
 			})
 		}
+	}
+}
+
+// An empty list of another chain's relayer does not prove that a transaction was not done, and an equal call in it is another one.
+func TestAt_RelayerMovedToAnotherChain_ItsListIsNotRead(t *testing.T) {
+	t.Parallel()
+	for name, live := range map[string]bool{"live": true, "not live any more": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, nil)
+			w.chain.Store(1337)
+			r := upstreamtest.Start(t, upstreamtest.Options{Network: "sepolia"})
+			added := r.Add(upstreamtest.Transaction{To: "0x0100000000000000000000000000000000000000", CreatedAt: time.Now()})
+			if live {
+				w.add("a", r)
+				w.list("a", r.URL())
+				w.becomes(true, "a")
+			}
+			at, ok := w.At(relay.Route{Relayer: "a", URL: r.URL(), RelayerID: "relayer-1"})
+			require.True(t, ok)
+			lookup := func() ([]upstream.Transaction, error) {
+				return at.Lookup(t.Context(), upstream.Ref{ID: "relayer-1"}, upstream.Match{To: &common.Address{1}})
+			}
+			found, err := lookup()
+			require.NoError(t, err)
+			require.Equal(t, added.ID, found[0].ID)
+			lists := r.Calls(upstreamtest.List)
+			r.Move("mainnet", 1)
+			_, err = lookup()
+			require.ErrorContains(t, err, "another")
+			require.Equal(t, lists, r.Calls(upstreamtest.List))
+			r.Move("sepolia", 1337)
+			require.Eventually(t, func() bool { found, err := lookup(); return err == nil && len(found) == 1 }, patience, 5*time.Millisecond)
+			if live {
+				w.becomes(true, "a")
+				r.Pause(true) // it does not serve its node, and its chain is known
+				_, err = lookup()
+				require.NoError(t, err)
+			}
+		})
 	}
 }
 

@@ -216,10 +216,11 @@ const maxLeft = 256
 
 // At implements [consumer.Relayers].
 func (f *Fleet) At(at relay.Route) (consumer.Relayer, bool) {
-	if client := f.Client(at); client != nil {
-		return client, true
+	client := f.Client(at)
+	if client == nil {
+		return nil, false
 	}
-	return nil, false
+	return ofChain{client, f, at}, true
 }
 
 // maxSharing is how many relayers of one scope Sharing returns.

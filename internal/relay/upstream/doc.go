@@ -51,7 +51,8 @@
 //
 // A transaction must reach no other chain. A scope belongs to one chain, so that a relayer whose chain has changed answers 412. Before a
 // submission to a relayer without a scope, [Client.Submit] reads the relayer's network, on the connection that the submission then uses:
-// a process that was started again with another network has ended that connection. A failed reading is NotDone.
+// a process that was started again with another network has ended that connection. A failed reading is NotDone. [Client.Lookup] does the
+// same with the network of its [Ref], because the list of another chain's relayer proves nothing.
 //
 // # Idempotency
 //

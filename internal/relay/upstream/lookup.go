@@ -93,6 +93,13 @@ func (c *Client) List(ctx context.Context, ref Ref, page, perPage int) (Page, er
 // newest end to Match.Since. Transactions that are added or deleted meanwhile move others to pages that are read later, or
 // repeat them, but hide none. In an unknown order it reads everything, and begins again if the list became shorter.
 func (c *Client) Lookup(ctx context.Context, ref Ref, m Match) ([]Transaction, error) {
+	if ref.Scope == "" && ref.Network != "" { // as for a submission: the list of another network's relayer proves nothing
+		c = c.pinned()
+		defer c.http.CloseIdleConnections()
+		if _, err := c.Confirm(ctx, Info{RelayerID: ref.ID, Network: ref.Network}); err != nil {
+			return nil, err
+		}
+	}
 	found, err := c.lookup(ctx, ref, &m, pageSize)
 	if errors.Is(err, ErrTooLarge) {
 		found, err = c.lookup(ctx, ref, &m, smallPage)

@@ -42,6 +42,8 @@ type Ref struct {
 	ID string
 	// Scope is the idempotency scope that the relayer must have; "" for any.
 	Scope string
+	// Network is the network that a relayer without a scope must have for a Lookup, by its own name for it; "" for any.
+	Network string
 }
 
 // Load is a relayer's load and state.
@@ -112,6 +114,11 @@ func (c *Client) info(id, scope string, r *relayerBody) Info {
 // otherNetwork returns why a relayer is not used.
 func (c *Client) otherNetwork(network, want string) error {
 	return fmt.Errorf("%w: it has network %q instead of %q", ErrOtherNetwork, c.printable(network), c.printable(want))
+}
+
+// Relayer returns the relayer with an id. It fails with [ErrOtherNetwork] if it has another network than the configured one.
+func (c *Client) Relayer(ctx context.Context, id string) (Info, error) {
+	return c.relayer(ctx, Ref{ID: id}, c.cfg.Network)
 }
 
 // Confirm reads the relayer of an Info again, and returns what has become of it. It fails with [ErrOtherNetwork] or [ErrOtherScope] if
