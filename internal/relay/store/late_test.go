@@ -97,7 +97,7 @@ func TestApply_AcceptedLateElsewhere_IsUnknownUntilThatIsSettled(t *testing.T) {
 					f.accepted(id, elsewhere, "r1")
 				})
 				require.Equal(t, "r1", f.read(tx.ID).RelayerTx)
-				due, err := f.TakeDue(t.Context(), 10, 0)
+				due, err := f.TakeDue(t.Context(), 10, 0, nil)
 				require.NoError(t, err)
 				require.Len(t, due, 1, "its relayer is asked, too")
 
