@@ -91,7 +91,7 @@ func TestDirect_BadRequest_NamesTheMember(t *testing.T) {
 		{and + `"data": "0xzz"}`, "data", `must be hex, such as 0xa9059cbb, not "0xzz"`},
 		{and + `"data": []}`, "data", "must be a string, not []"},
 		{and + `"data": "0x` + strings.Repeat("00", maxData+1) + `"}`, "data", "must not have more than 131072 bytes, and has 131073"},
-		{and + `"nonce": 5}`, "nonce", "is unknown: there are transactionId, to, value, data, gasLimit, speed"},
+		{and + `"nonce": 5}`, "nonce", "is unknown: there are transactionId, chainId, to, value, data, gasLimit, speed"},
 		{and + `"gas_limit": 5}`, "gas_limit", "is unknown: there are"},
 		{and + `"Value": 1}`, "Value", "must be written as value"},
 		{and + `"GASLIMIT": null}`, "GASLIMIT", "must be written as gasLimit"},
