@@ -63,7 +63,7 @@ const (
 
 	anvil     = "foundry-rs/foundry crates/anvil/src/eth/error.rs"
 	celo      = "smartcontractkit/chainlink-evm pkg/client/errors.go, of Celo"
-	conflux   = "Conflux-Chain/conflux-documentation docs/core/build/json-rpc/rpc-behaviour/cfx_sendTransaction-errors.md"
+	conflux   = "Conflux-Chain/conflux-documentation its page cfx_sendTransaction-errors"
 	cosmos    = "cosmos/cosmos-sdk types/errors/errors.go"
 	ethermint = "evmos/ethermint x/evm/keeper/utils.go and app/ante"
 	filecoin  = "filecoin-project/lotus chain/messagepool/messagepool.go"

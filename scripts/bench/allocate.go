@@ -151,6 +151,8 @@ func (c *counted) RecordBroadcasts(context.Context, []store.Broadcast) error { r
 // registered nor tracked with it.
 type agreeable struct{ service.Chain }
 
+func (agreeable) MaxTransferGas() uint64 { return 30_000_000 }
+
 func (agreeable) Fees(context.Context) (evm.Fees, error) {
 	return evm.Fees{EIP1559: true, BaseFee: tip, GasPrice: fee, Tips: [4]*big.Int{tip, tip, tip, tip}}, nil
 }

@@ -444,7 +444,7 @@ func TestConsumer_NoIdempotencyAndServerError_IsQueuedAgain(t *testing.T) {
 			edit: func(w *world, _ *Config) { w.relayers[0].Fail(upstreamtest.List, upstreamtest.Error(500)) },
 		},
 		"its clock is behind": {
-			fault: upstreamtest.AcceptAndFail(500), want: relay.Unknown, posts: 1, has: 1,
+			fault: upstreamtest.AcceptAndFail(500), want: relay.Submitted, posts: 1, has: 1,
 			now: func() time.Time { return time.Now().Add(-5 * time.Minute) },
 		},
 		"looked for too late": {

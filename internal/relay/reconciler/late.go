@@ -45,20 +45,20 @@ func (r *Reconciler) askLate(ctx context.Context, l *store.Late, silent *sync.Ma
 	_, got, err := r.find(ctx, &store.Due{Transaction: &tx}, upstream.Ref{ID: l.Route.RelayerID, Scope: l.Route.Scope}, silent)
 	switch {
 	case errors.Is(err, upstream.ErrNotFound) && l.Checks >= checksUntilLost && l.Age < listedFor:
-		return r.settle(ctx, l, nil, "relayer does not have a transaction that it accepted late")
+		return r.settle(ctx, l, nil)
 	case err != nil:
 		log.Info("relayer not asked", "err", err)
 		return nil
 	case got.Status == upstream.Failed, got.Status == upstream.Canceled, got.Status == upstream.Expired:
-		return r.settle(ctx, l, nil, "relayer did not execute a transaction that it accepted late")
+		return r.settle(ctx, l, nil)
 	case got.Status == upstream.Confirmed && got.Hash != (common.Hash{}) && isCall(&got, &tx.Call):
-		return r.settle(ctx, l, &got.Hash, "relayer executed a transaction that it accepted late")
+		return r.settle(ctx, l, &got.Hash)
 	}
 	return nil
 }
 
 // settle ends a late acceptance.
-func (r *Reconciler) settle(ctx context.Context, l *store.Late, executed *common.Hash, event string) error {
+func (r *Reconciler) settle(ctx context.Context, l *store.Late, executed *common.Hash) error {
 	changed, err := r.cfg.Store.SettleLate(ctx, l, executed)
 	if err != nil {
 		return err
@@ -66,11 +66,11 @@ func (r *Reconciler) settle(ctx context.Context, l *store.Late, executed *common
 	log := r.log.With("tx", l.Transaction.ID, "service", l.Route.Relayer, "relayer_tx", l.Route.RelayerTx, "status", string(l.Transaction.Status))
 	switch {
 	case executed == nil:
-		log.Info(event)
+		log.Info("relayer did not execute a transaction that it accepted late")
 	case changed && l.Transaction.Relayer == "":
-		log.Warn(event, "hash", executed.Hex())
+		log.Warn("relayer executed a transaction that it accepted late", "hash", executed.Hex())
 	default: // the row's relayer may have executed it, too, or the client was told otherwise
-		log.Error(event, "hash", executed.Hex(), "other", l.Transaction.Relayer, "other_tx", l.Transaction.RelayerTx)
+		log.Error("relayer executed a transaction that another relayer has too", "hash", executed.Hex(), "other", l.Transaction.Relayer, "other_tx", l.Transaction.RelayerTx)
 	}
 	return nil
 }

@@ -279,11 +279,11 @@ func (s *Store) end(ctx context.Context, id, holder uuid.UUID, set, reason strin
 type Request int
 
 const (
-	// NoRequest: there was none, or the relayer certainly did not take it.
+	// NoRequest means that there was none, or the relayer certainly did not take it.
 	NoRequest Request = iota
-	// Unanswered: the relayer may still process it.
+	// Unanswered means that the relayer may still process it.
 	Unanswered
-	// Failed: the relayer has answered with a 500. It may have stored the transaction, and does not process the request any more.
+	// Failed means that the relayer has answered with a 500. It may have stored the transaction, and does not process the request any more.
 	Failed
 )
 
