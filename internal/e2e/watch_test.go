@@ -150,7 +150,7 @@ func (p *poller) end() {
 // readingCommands are the commands that change nothing by themselves: a script's commands have their own lines.
 var readingCommands = []string{
 	"CLIENT", "COMMAND", "ECHO", "EVAL", "EVALSHA", "EXISTS", "GET", "HELLO", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PUBLISH",
-	"SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SUBSCRIBE", "TIME", "TTL", "TYPE",
+	"SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SSCAN", "SUBSCRIBE", "TIME", "TTL", "TYPE",
 }
 
 // keepsSet reports whether a command is known to leave each of the ids in the set, also for the rest of its script. An
@@ -162,7 +162,7 @@ func keepsSet(args, ids []string) bool {
 		return true
 	case name == "SREM" && len(rest) > 0 && rest[0] == activeKey:
 		return !slices.ContainsFunc(rest[1:], func(id string) bool { return slices.Contains(ids, id) })
-	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SREM"}, name): // only the named keys
+	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SET", "SREM"}, name): // only the named keys
 		return !slices.Contains(rest, activeKey)
 	default:
 		return false
@@ -175,6 +175,9 @@ func TestKeepsSet_KnownCommandsOnly(t *testing.T) {
 		"SMEMBERS relayer:active":                     true,
 		"evalsha 0123 1 relayer:active a":             true,
 		"SADD relayer:active a b":                     true,
+		"SSCAN relayer:active 0 COUNT 2000":           true,
+		"SET relay:answer:a {} EX 60":                 true,
+		"SET relayer:active a":                        false,
 		"SREM relayer:active x":                       true,
 		"SREM relayer:services a":                     true,
 		"HSET relayer:meta epoch 3":                   true,
