@@ -37,11 +37,25 @@ func TestRetest_FailedPackage_RunsOnceMore(t *testing.T) {
 			first: "FAIL\\texample/b [build failed]\\n", second: "FAIL\\texample/b [build failed]\\n",
 			code: 1, calls: []string{"make test", again}, want: []string{"failed twice: example/b"},
 		},
-		"a panic, and then a test": {
-			first:  "--- FAIL: TestOne (1s)\\npanic: out of time\\nFAIL\\texample/b\\t2s\\n",
+		"out of time, and then a test": {
+			first:  "--- FAIL: TestOne (1s)\\npanic: test timed out after 40m0s\\nFAIL\\texample/b\\t2s\\n",
 			second: "--- FAIL: TestTwo (1s)\\nFAIL\\texample/b\\t2s\\n",
 			code:   1, calls: []string{"make test", again},
 			want: []string{"unsteady: example/b", "unsteady: example/b TestOne", "failed twice: example/b TestTwo"},
+		},
+		"a data race": {
+			first: "WARNING: DATA RACE\\n--- FAIL: TestOne (1s)\\nFAIL\\texample/b\\t2s\\n",
+			code:  1, calls: []string{"make test"}, want: []string{"race or panic: example/b"},
+		},
+		"a nil pointer": {
+			first: "--- FAIL: TestOne (1s)\\npanic: runtime error: invalid memory address\\nFAIL\\texample/b\\t2s\\n",
+			code:  1, calls: []string{"make test"}, want: []string{"race or panic: example/b"},
+		},
+		"a data race the second time": {
+			first:  "--- FAIL: TestOne (1s)\\nFAIL\\texample/b\\t2s\\n",
+			second: "WARNING: DATA RACE\\n--- FAIL: TestTwo (1s)\\nFAIL\\texample/b\\t2s\\n",
+			code:   1, calls: []string{"make test", again},
+			want: []string{"unsteady: example/b TestOne", "unsteady: example/b TestTwo", "failed twice: example/b FAULT"},
 		},
 		"what runs before the tests fails": {first: "setup: no Go\\n", code: 1, calls: []string{"make test"}, want: []string{"setup: no Go"}},
 		"it fails before the second tests": {
