@@ -33,7 +33,7 @@ dev: ## Run a whole cluster on this machine, with its data in build/dev
 # Uncached, because the tests find real processes and clocks, which Go's test cache does not see. make lint vets the code.
 # -short selects the smaller forms of some tests; make soak runs the larger ones.
 GO_TEST_FLAGS ?= -parallel 4
-GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 40m $(GO_TEST_FLAGS)
+GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 40m $(GO_TEST_FLAGS) -run '$(RUN)'
 # These packages run without the race detector: their tests drive processes that do not have it, or wait for Postgres in one
 # goroutine, or simulate clusters in one. make soak runs those of our own code with it.
 IN_PROCESS := $(addprefix ./internal/relayer/,tracker modeltest admin service keymonitor store) ./cmd/rollcall \
@@ -41,8 +41,9 @@ IN_PROCESS := $(addprefix ./internal/relayer/,tracker modeltest admin service ke
 WITHOUT_RACE := ./internal/relayer/crashtest ./internal/e2e ./internal/relay/crashtest $(IN_PROCESS) \
 	./cmd/rollcall-dev ./internal/dev/... ./internal/testutil/...
 
-# The packages to test; make test PACKAGES=./fsm tests one.
+# The packages and tests to run: make test PACKAGES=./fsm RUN=TestRestore
 PACKAGES ?= ./...
+RUN ?= .
 # All PostgreSQL servers of a run start from the files of one initdb, which is in the folder TESTPOSTGRES_RUN.
 test: ## Run every test, most of them with the race detector
 	@echo 'All tests take about 12 minutes on two cores, the first time longer: everything is compiled before.'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs `make test`. The packages that failed run a second time, alone: a test that fails twice is a fault, and fails the run. One that
+# Runs `make test`. Those tests that failed run a second time, alone: a test that fails twice is a fault, and fails the run. One that
 # passes the second time is named as unsteady, because a machine that was busy for a moment must not reject a change. No busy machine
 # causes a data race or a panic: these fail the run at once.
 #
@@ -41,9 +41,14 @@ fi
 packages=$(cut -d ' ' -f 1 <<<"$first" | sort -u | tr '\n' ' ')
 packages=${packages% }
 [ -n "$packages" ] || exit 1 # not the tests failed, but what make does before them
+run=.
+if ! grep -qv ' ' <<<"$first"; then
+  run=$(cut -d ' ' -f 2 <<<"$first" | sort -u | tr '\n' '|')
+  run="^(${run%|})"
+fi
 
-printf '\n=== again, alone: %s\n' "$packages"
-make test PACKAGES="$packages" GO_TEST_FLAGS='-p 1 -parallel 1' 2>&1 | tee "$again"
+printf '\n=== again, alone: %s\n' "$first"
+make test PACKAGES="$packages" RUN="$run" GO_TEST_FLAGS='-p 1 -parallel 1' 2>&1 | tee "$again"
 status=$?
 second=$(failures "$again")
 grep -E '^(ok|FAIL)' "$again" >>"$log"

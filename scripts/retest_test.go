@@ -7,10 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A failed package runs a second time, alone. A test that passes then is named as unsteady, and one that fails twice fails the run.
-func TestRetest_FailedPackage_RunsOnceMore(t *testing.T) {
+// A failed test runs a second time, alone. A test that passes then is named as unsteady, and one that fails twice fails the run.
+func TestRetest_FailedTest_RunsASecondTime(t *testing.T) {
 	t.Parallel()
-	const again = "make test PACKAGES=example/b GO_TEST_FLAGS=-p 1 -parallel 1"
+	again := func(run string) string {
+		return "make test PACKAGES=example/b RUN=" + run + " GO_TEST_FLAGS=-p 1 -parallel 1"
+	}
 	for name, tc := range map[string]struct {
 		first, second string // output of the tests; "" passes
 		code          int
@@ -20,27 +22,27 @@ func TestRetest_FailedPackage_RunsOnceMore(t *testing.T) {
 		"all pass": {calls: []string{"make test"}},
 		"one fails once": {
 			first: "ok  \\texample/a\\t1s\\n--- FAIL: TestOne (1s)\\nFAIL\\nFAIL\\texample/b\\t2s\\nFAIL\\n",
-			calls: []string{"make test", again}, want: []string{"unsteady: example/b TestOne"},
+			calls: []string{"make test", again("^(TestOne)")}, want: []string{"unsteady: example/b TestOne"},
 		},
 		"one fails twice": {
 			first:  "--- FAIL: TestOne (1s)\\n--- FAIL: TestTwo (1s)\\nFAIL\\texample/b\\t2s\\n",
 			second: "--- FAIL: TestOne (1s)\\nFAIL\\texample/b\\t2s\\n",
-			code:   1, calls: []string{"make test", again},
+			code:   1, calls: []string{"make test", again("^(TestOne|TestTwo)")},
 			want: []string{"unsteady: example/b TestTwo", "failed twice: example/b TestOne"},
 		},
 		"another one fails": {
 			first:  "--- FAIL: TestOne (1s)\\nFAIL\\texample/b\\t2s\\n",
 			second: "--- FAIL: TestTwo (1s)\\nFAIL\\texample/b\\t2s\\n",
-			calls:  []string{"make test", again}, want: []string{"unsteady: example/b TestOne", "unsteady: example/b TestTwo"},
+			calls:  []string{"make test", again("^(TestOne)")}, want: []string{"unsteady: example/b TestOne", "unsteady: example/b TestTwo"},
 		},
 		"a package does not compile": {
 			first: "FAIL\\texample/b [build failed]\\n", second: "FAIL\\texample/b [build failed]\\n",
-			code: 1, calls: []string{"make test", again}, want: []string{"failed twice: example/b"},
+			code: 1, calls: []string{"make test", again(".")}, want: []string{"failed twice: example/b"},
 		},
 		"out of time, and then a test": {
 			first:  "--- FAIL: TestOne (1s)\\npanic: test timed out after 40m0s\\nFAIL\\texample/b\\t2s\\n",
 			second: "--- FAIL: TestTwo (1s)\\nFAIL\\texample/b\\t2s\\n",
-			code:   1, calls: []string{"make test", again},
+			code:   1, calls: []string{"make test", again(".")},
 			want: []string{"unsteady: example/b", "unsteady: example/b TestOne", "failed twice: example/b TestTwo"},
 		},
 		"a data race": {
@@ -54,13 +56,13 @@ func TestRetest_FailedPackage_RunsOnceMore(t *testing.T) {
 		"a data race the second time": {
 			first:  "--- FAIL: TestOne (1s)\\nFAIL\\texample/b\\t2s\\n",
 			second: "WARNING: DATA RACE\\n--- FAIL: TestTwo (1s)\\nFAIL\\texample/b\\t2s\\n",
-			code:   1, calls: []string{"make test", again},
+			code:   1, calls: []string{"make test", again("^(TestOne)")},
 			want: []string{"unsteady: example/b TestOne", "unsteady: example/b TestTwo", "failed twice: example/b FAULT"},
 		},
 		"what runs before the tests fails": {first: "setup: no Go\\n", code: 1, calls: []string{"make test"}, want: []string{"setup: no Go"}},
 		"it fails before the second tests": {
 			first: "--- FAIL: TestOne (1s)\\nFAIL\\texample/b\\t2s\\n", second: "setup: no Go\\n",
-			code: 1, calls: []string{"make test", again}, want: []string{"setup: no Go"},
+			code: 1, calls: []string{"make test", again("^(TestOne)")}, want: []string{"setup: no Go"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
