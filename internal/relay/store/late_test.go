@@ -232,3 +232,56 @@ func TestSubmission_Earlier_ChangesNothing(t *testing.T) {
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_transactions WHERE withdrawing`))
 	require.True(t, f.apply(relay.Update{ID: tx.ID, Attempt: 2, RelayerTx: "1", Status: relay.Confirmed, Revision: 5}).Changed)
 }
+
+// A lookup at a relayer without idempotency keys finds a submission of another row, maybe a former one. It is not this row's.
+func TestAccepted_SubmissionOfAnotherRow_ChangesNothing(t *testing.T) {
+	accepted := func(f *fixture) *relay.Transaction {
+		tx := f.accept(transaction("shop"))
+		f.begin(tx.ID, foreign, time.Minute)
+		f.accepted(tx.ID, foreign, "r0")
+		return tx
+	}
+	for name, former := range map[string]func(*fixture) *relay.Transaction{
+		"accepted":      accepted,
+		"accepted late": func(f *fixture) *relay.Transaction { return f.twice(nil) },
+		"queued again by an operator": func(f *fixture) *relay.Transaction {
+			tx := accepted(f)
+			ok, err := f.Resolve(f.t.Context(), f.read(tx.ID), Resolution{Retry: true}, "the relayer was replaced")
+			require.NoError(f.t, err)
+			require.True(f.t, ok)
+			return tx
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setup(t)
+			first := former(f)
+			owners, err := f.Owners(t.Context(), []string{"r0", "r1"})
+			require.NoError(t, err)
+			require.Equal(t, map[string]uuid.UUID{"r0": first.ID}, owners)
+
+			equal := f.accept(transaction("other"))
+			f.begin(equal.ID, foreign, time.Minute)
+			f.accepted(equal.ID, foreign, "r0")
+			require.Equal(t, relay.Submitting, f.read(equal.ID).Status)
+			require.Zero(t, f.count(`SELECT count(*) FROM relay_late_acceptances WHERE tx = $1`, equal.ID))
+			f.accepted(equal.ID, foreign, "r1")
+			require.Equal(t, "r1", f.read(equal.ID).RelayerTx)
+		})
+	}
+}
+
+// The row's own former submission is its own: a relayer that lists nothing else has only that one.
+func TestAccepted_OwnFormerSubmission_IsTaken(t *testing.T) {
+	f := setup(t)
+	tx := f.accept(transaction("shop"))
+	for range 2 {
+		f.begin(tx.ID, foreign, time.Minute)
+		f.accepted(tx.ID, foreign, "r0")
+		require.Equal(t, "r0", f.read(tx.ID).RelayerTx)
+		require.Zero(t, f.count(`SELECT count(*) FROM relay_late_acceptances`))
+		ok, err := f.Resolve(t.Context(), f.read(tx.ID), Resolution{Retry: true}, "the relayer was restarted")
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_late_acceptances`))
+	}
+}

@@ -109,9 +109,10 @@ func (s *Store) History(ctx context.Context, id uuid.UUID) ([]Change, error) {
 	return changes, nil
 }
 
-// Owners returns the transactions that have the given relayer's ids.
+// Owners returns the transactions that have the given relayer's ids, or had them in a former submission.
 func (s *Store) Owners(ctx context.Context, relayerTxs []string) (map[string]uuid.UUID, error) {
-	rows, err := s.db.Query(ctx, `SELECT relayer_tx, id FROM relay_transactions WHERE relayer_tx = ANY($1)`, relayerTxs)
+	rows, err := s.db.Query(ctx, `SELECT relayer_tx, tx FROM relay_late_acceptances WHERE relayer_tx = ANY($1)
+		UNION ALL SELECT relayer_tx, id FROM relay_transactions WHERE relayer_tx = ANY($1)`, relayerTxs)
 	if err != nil {
 		return nil, fmt.Errorf("find owners: %w", err)
 	}

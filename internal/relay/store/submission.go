@@ -191,7 +191,8 @@ type Acceptance struct {
 
 // Accepted stores that relayers have accepted transactions, and applies the reports that came before. It needs no lease, because
 // within its attempt an answer stays true. An acceptance of an earlier attempt, or another one of the same, changes no row: it is kept
-// as a late one, and the reconciler asks its relayer and the row's.
+// as a late one, and the reconciler asks its relayer and the row's. One of a relayer without idempotency keys, with an id that is another
+// row's submission, maybe a former one, changes nothing: a lookup has found the other row's.
 func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 	n := len(accepted)
 	ids, hashes, attempts := make([]uuid.UUID, n), make([][]byte, n), make([]int32, n)
@@ -210,9 +211,15 @@ func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 		), locked AS MATERIALIZED (
 			SELECT t.id, t.status, t.attempts, t.relayer_tx, `+pool("t")+` AS pool FROM relay_transactions t
 			WHERE t.id = ANY($1) ORDER BY t.id FOR UPDATE OF t
+		), owned AS MATERIALIZED (
+			SELECT t.id, t.relayer_tx, `+pool("t")+` AS pool FROM relay_transactions t WHERE t.relayer_tx = ANY($6)
+			UNION ALL SELECT tx, relayer_tx, pool FROM relay_late_acceptances WHERE relayer_tx = ANY($6)
+		), others AS (
+			SELECT a.n FROM asked a WHERE EXISTS (SELECT FROM owned o WHERE (o.relayer_tx, o.pool) = (a.relayer_tx, a.pool) AND o.id <> a.id)
 		), present AS MATERIALIZED (
 			SELECT DISTINCT ON (a.id) a.* FROM asked a JOIN locked t USING (id)
-			WHERE t.relayer_tx IS NULL AND t.attempts = a.attempt AND t.status IN ('submitting', 'unknown') ORDER BY a.id, a.n
+			WHERE t.relayer_tx IS NULL AND t.attempts = a.attempt AND t.status IN ('submitting', 'unknown')
+				AND (a.scope <> '' OR a.n NOT IN (SELECT n FROM others)) ORDER BY a.id, a.n
 		), changed AS (
 			UPDATE relay_transactions t SET status = 'submitted', status_reason = '', relayer = a.relayer, relayer_url = a.url,
 				relayer_id = a.relayer_id, scope = a.scope, relayer_tx = a.relayer_tx, tx_hash = a.tx_hash, outstanding = true, holder = NULL,
@@ -220,14 +227,12 @@ func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 				check_at = now(), checks = 0
 			FROM present a WHERE t.id = a.id RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE scope = '')
-		), owned AS MATERIALIZED (
-			SELECT t.id, t.relayer_tx, `+pool("t")+` AS pool FROM relay_transactions t WHERE t.relayer_tx = ANY($6)
 		), late AS (
 			INSERT INTO relay_late_acceptances (tx, pool, relayer_tx, relayer, relayer_url, relayer_id, scope, settled)
 			SELECT a.id, a.pool, a.relayer_tx, a.relayer, a.url, a.relayer_id, a.scope, false
 			FROM asked a JOIN locked t USING (id) LEFT JOIN present p USING (id)
 			WHERE (a.relayer_tx, a.pool) <> (coalesce(p.relayer_tx, t.relayer_tx, ''), coalesce(p.pool, t.pool))
-				AND NOT EXISTS (SELECT FROM owned o WHERE (o.relayer_tx, o.pool) = (a.relayer_tx, a.pool) AND o.id <> a.id)
+				AND a.n NOT IN (SELECT n FROM others)
 			ON CONFLICT DO NOTHING RETURNING tx
 		), hastened AS (
 			UPDATE relay_transactions SET check_at = '-infinity' WHERE id IN (SELECT tx FROM late) AND id NOT IN (SELECT id FROM present)

@@ -17,6 +17,7 @@ CREATE TABLE relay_late_acceptances (
     PRIMARY KEY (tx, pool, relayer_tx)
 );
 CREATE INDEX relay_late_acceptances_open ON relay_late_acceptances (tx) WHERE NOT settled;
+CREATE INDEX relay_late_acceptances_relayer_tx ON relay_late_acceptances (relayer_tx);
 
 -- +goose Down
 DROP TABLE relay_late_acceptances;
