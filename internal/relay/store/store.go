@@ -73,7 +73,8 @@ func jsonTime(column string) string {
 const columns = `id, client, coalesce(client_id, '') AS client_id, coalesce(idempotency_key, '') AS idempotency_key, request_hash, kind,
 	to_address, value_wei::text AS value_wei, data, gas_limit, speed, signer, forward_nonce::text AS forward_nonce, forward_deadline,
 	traceparent, status, status_reason, revision, relayer, relayer_url, relayer_id, scope, coalesce(relayer_tx, '') AS relayer_tx, tx_hash,
-	attempts, checks, reported_revision, request_failed, withdrawn, withdrawn_from, created_at, submitted_at, updated_at, now() - GREATEST(updated_at, requested_at) AS quiet`
+	attempts, checks, reported_revision, coalesce(attempts = failed_attempt, false) AS request_failed,
+	withdrawn, withdrawn_from, created_at, submitted_at, updated_at, now() - GREATEST(updated_at, requested_at) AS quiet`
 
 // row is a row of relay_transactions as [columns] selects it.
 type row struct {

@@ -85,7 +85,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			ON CONFLICT DO NOTHING RETURNING tx
 		), begun AS (
 			UPDATE relay_transactions t SET status = 'submitting', status_reason = '', relayer = f.relayer, relayer_url = f.url,
-				relayer_id = f.relayer_id, scope = f.scope, holder = f.holder, held_until = now() + f.lease, attempts = t.attempts + 1, request_failed = false,
+				relayer_id = f.relayer_id, scope = f.scope, holder = f.holder, held_until = now() + f.lease, attempts = t.attempts + 1,
 				revision = t.revision + 1, updated_at = now(), check_at = now(), checks = 0
 			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND NOT f.late AND NOT f.avoided AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved))
 			RETURNING t.*
@@ -295,7 +295,7 @@ const (
 // Release gives a lease back without a change, so that another consumer need not wait for its end.
 func (s *Store) Release(ctx context.Context, id, holder uuid.UUID, request Request) error {
 	_, err := s.db.Exec(ctx, `UPDATE relay_transactions SET holder = NULL, held_until = '-infinity',
-			requested_at = CASE WHEN $3 THEN now() ELSE requested_at END, request_failed = request_failed OR $4
+			requested_at = CASE WHEN $3 THEN now() ELSE requested_at END, failed_attempt = CASE WHEN $4 THEN attempts ELSE failed_attempt END
 		WHERE id = $1 AND holder = $2`, id, holder, request != NoRequest, request == Failed)
 	if err != nil {
 		return fmt.Errorf("release a lease: %w", err)
