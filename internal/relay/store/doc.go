@@ -18,8 +18,8 @@
 // Each Begin of a queued transaction is another attempt. A process that waited for an answer, or for anything else, may go on when the
 // transaction is at another relayer. So each change after a wait names the lease or the attempt that it belongs to, and changes nothing
 // of another one. An acceptance of an earlier attempt is kept as a late one until its relayer has finished the transaction. Meanwhile
-// the transaction is given to no further relayer, and does not fail: it becomes unknown instead. If the late relayer has executed it,
-// it is confirmed.
+// the transaction is given to no further relayer, and does not fail. If its relayer reports that it was not executed, it becomes unknown
+// instead; if its relayer rejects it, it goes on at the late one. If the late relayer has executed it, it is confirmed.
 //
 // A relayer without idempotency keys may have one unresolved call of the same receiver, value and data at a time. Otherwise
 // a lookup could not tell them apart. Begin leaves a second one queued, and ReportBlocked gives it the reason once the first one is parked.

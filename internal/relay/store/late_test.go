@@ -142,21 +142,50 @@ func TestTakeLate_Queued_GoesOnAtThatRelayer(t *testing.T) {
 	require.True(t, f.apply(relay.Update{RelayerTx: "r0", Status: relay.Confirmed, Revision: 5}).Changed)
 }
 
-// A rejection by a later relayer does not end a transaction that the first one has accepted late.
-func TestFail_AcceptedLateElsewhere_IsUnknown(t *testing.T) {
+// A rejection by a later relayer does not end a transaction that the first one has accepted late: it goes on there, and other clients'
+// equal calls do not wait for an operator.
+func TestFail_AcceptedLateElsewhere_GoesOnAtThatRelayer(t *testing.T) {
+	for _, status := range []relay.Status{relay.Confirmed, relay.Failed} {
+		t.Run(string(status), func(t *testing.T) {
+			f := setup(t)
+			other := relay.Route{Relayer: "other", URL: "http://other:3000", RelayerID: "main"}
+			var holder uuid.UUID
+			tx := f.twice(func(id uuid.UUID) { _, holder = f.begin(id, other, time.Minute) })
+			ok, err := f.Fail(t.Context(), tx.ID, holder, "rejected")
+			require.NoError(t, err)
+			require.True(t, ok)
+			got := f.read(tx.ID)
+			require.Equal(t, relay.Queued, got.Status)
+			require.Equal(t, relay.Route{}, got.Route)
+			require.Equal(t, "rejected", got.Reason)
+			require.Zero(t, f.count(`SELECT count(*) FROM relay_unresolved_calls`))
+			require.NoError(t, f.Release(t.Context(), tx.ID, holder, Unanswered))
+			begun, _ := f.begin(tx.ID, elsewhere, time.Minute)
+			require.Equal(t, Held, begun.State)
+
+			require.Empty(t, f.late())
+			require.Equal(t, "r0", f.read(tx.ID).RelayerTx)
+			f.apply(relay.Update{RelayerTx: "r0", Status: status, Revision: 5, Hash: &common.Hash{7}})
+			require.Equal(t, status, f.read(tx.ID).Status)
+		})
+	}
+}
+
+// Without a late acceptance whose end is open, a rejected transaction fails.
+func TestFail_LateAcceptanceIsSettled_Fails(t *testing.T) {
 	f := setup(t)
 	var holder uuid.UUID
 	tx := f.twice(func(id uuid.UUID) { _, holder = f.begin(id, elsewhere, time.Minute) })
+	late := f.late()
+	require.Len(t, late, 1)
+	_, err := f.SettleLate(t.Context(), &late[0], nil)
+	require.NoError(t, err)
 	ok, err := f.Fail(t.Context(), tx.ID, holder, "rejected")
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, relay.Unknown, f.read(tx.ID).Status)
-	late := f.late()
-	require.Len(t, late, 1)
-	_, err = f.SettleLate(t.Context(), &late[0], &common.Hash{7})
-	require.NoError(t, err)
-	require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
-	require.NoError(t, f.Release(t.Context(), tx.ID, holder, Unanswered))
+	got := f.read(tx.ID)
+	require.Equal(t, relay.Failed, got.Status)
+	require.Equal(t, elsewhere, got.Route)
 }
 
 // Within an attempt a relayer's answer stays true, and a second one is kept. One of another row's is nothing new.

@@ -250,28 +250,32 @@ func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 // Requeue returns a transaction to the queue, because its relayer certainly does not have it. Only the leaseholder may; it
 // reports whether it did.
 func (s *Store) Requeue(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
-	return s.end(ctx, id, holder, `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = ''`, reason)
+	return s.end(ctx, id, holder, `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = ''`, "true", reason)
 }
 
-// Fail makes a transaction failed, because relayers reject it. It becomes unknown instead if the relayer of a late acceptance may have it.
-// Only the leaseholder may; it reports whether it did.
+// Fail makes a transaction failed, because relayers reject it. If the relayer of a late acceptance may have it, it returns to the queue
+// instead, from which TakeLate gives it to that relayer. Only the leaseholder may; it reports whether it did.
 func (s *Store) Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
-	return s.end(ctx, id, holder, `status = CASE WHEN `+maybeElsewhere+` THEN 'unknown' ELSE 'failed' END, open = `+maybeElsewhere, reason)
+	failed, err := s.end(ctx, id, holder, `status = 'failed', open = false`, `NOT `+maybeElsewhere, reason)
+	if err != nil || failed {
+		return failed, err
+	}
+	return s.Requeue(ctx, id, holder, reason)
 }
 
 // Park makes a transaction unknown: its relayer may have it, and no lookup can tell. Only the leaseholder may; it reports
 // whether it did. The call stays unresolved.
 func (s *Store) Park(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
-	return s.end(ctx, id, holder, `status = 'unknown'`, reason)
+	return s.end(ctx, id, holder, `status = 'unknown'`, "true", reason)
 }
 
-// end ends a submission by the leaseholder.
-func (s *Store) end(ctx context.Context, id, holder uuid.UUID, set, reason string) (bool, error) {
+// end ends a submission by the leaseholder if a condition holds. It reports whether it did.
+func (s *Store) end(ctx context.Context, id, holder uuid.UUID, set, condition, reason string) (bool, error) {
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
 			UPDATE relay_transactions t SET `+set+`, status_reason = $3, holder = NULL, held_until = '-infinity', check_at = now(), checks = 0,
 				revision = revision + 1, updated_at = now()
-			WHERE id = $1 AND holder = $2 AND held_until > now() AND status = 'submitting' RETURNING t.*
+			WHERE id = $1 AND holder = $2 AND held_until > now() AND status = 'submitting' AND `+condition+` RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE status <> 'unknown'))`+record+`
 		SELECT count(*) FROM changed`, id, holder, bounded(reason)).Scan(&n)
 	if err != nil {
