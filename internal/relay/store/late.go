@@ -38,15 +38,19 @@ const maxLate = 200
 // TakeLate returns late acceptances whose relayers are to be asked now, and postpones their next check. A queued transaction is given
 // to the relayer that has accepted it late, because no other one has it.
 func (s *Store) TakeLate(ctx context.Context) ([]Late, error) {
-	if _, err := s.db.Exec(ctx, `WITH late AS MATERIALIZED (
-			SELECT DISTINCT ON (tx) * FROM relay_late_acceptances WHERE NOT settled ORDER BY tx, received_at, relayer_tx
-		), free AS MATERIALIZED (
-			SELECT id FROM relay_transactions WHERE id = ANY(ARRAY(SELECT tx FROM late)) AND status = 'queued' ORDER BY id FOR UPDATE
+	// Another process may settle a late acceptance until its transaction is locked, so it is locked, and read again, after that.
+	if _, err := s.db.Exec(ctx, `WITH free AS MATERIALIZED (
+			SELECT id FROM relay_transactions WHERE id = ANY(ARRAY(SELECT tx FROM relay_late_acceptances WHERE NOT settled)) AND status = 'queued'
+			ORDER BY id FOR UPDATE
+		), unsettled AS MATERIALIZED (
+			SELECT l.* FROM free f JOIN relay_late_acceptances l ON l.tx = f.id WHERE NOT l.settled FOR UPDATE OF l
+		), late AS (
+			SELECT DISTINCT ON (tx) * FROM unsettled ORDER BY tx, received_at, relayer_tx
 		), changed AS (
 			UPDATE relay_transactions t SET status = 'submitted', status_reason = 'accepted late', relayer = l.relayer, relayer_url = l.relayer_url,
 				relayer_id = l.relayer_id, scope = l.scope, relayer_tx = l.relayer_tx, outstanding = true, submitted_at = now(),
 				attempts = t.attempts + 1, revision = t.revision + 1, updated_at = now(), check_at = now(), checks = 0
-			FROM late l JOIN free f ON f.id = l.tx WHERE t.id = f.id RETURNING t.*
+			FROM late l WHERE t.id = l.tx RETURNING t.*
 		), taken AS (
 			DELETE FROM relay_late_acceptances l USING changed c WHERE (l.tx, l.pool, l.relayer_tx) = (c.id, `+pool("c")+`, c.relayer_tx)
 		)`+record+`SELECT`); err != nil {

@@ -142,6 +142,35 @@ func TestTakeLate_Queued_GoesOnAtThatRelayer(t *testing.T) {
 	require.True(t, f.apply(relay.Update{RelayerTx: "r0", Status: relay.Confirmed, Revision: 5}).Changed)
 }
 
+// Another process settles a late acceptance while TakeLate waits for the row. The transaction is not given to that relayer any more.
+func TestTakeLate_SettledMeanwhile_IsNotGiven(t *testing.T) {
+	for name, next := range map[string]relay.Route{"the only one": {}, "one of two": {
+		Relayer: elsewhere.Relayer, URL: elsewhere.URL, RelayerID: elsewhere.RelayerID, Scope: elsewhere.Scope, RelayerTx: "r1",
+	}} {
+		t.Run(name, func(t *testing.T) {
+			f := setup(t)
+			tx := f.twice(nil)
+			if next.RelayerTx != "" {
+				f.acceptedLate(tx.ID, 1, next, next.RelayerTx)
+			}
+			settling, err := f.db.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = settling.Exec(t.Context(), `SELECT FROM relay_transactions WHERE id = $1 FOR UPDATE`, tx.ID)
+			require.NoError(t, err)
+			taken := make(chan error, 1)
+			go func() { _, err := f.TakeLate(t.Context()); taken <- err }()
+			require.Eventually(t, func() bool {
+				return f.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+			}, time.Minute, 5*time.Millisecond)
+			_, err = settling.Exec(t.Context(), `UPDATE relay_late_acceptances SET settled = true WHERE tx = $1 AND relayer_tx = 'r0'`, tx.ID)
+			require.NoError(t, err)
+			require.NoError(t, settling.Commit(t.Context()))
+			require.NoError(t, <-taken)
+			require.Equal(t, next, f.read(tx.ID).Route)
+		})
+	}
+}
+
 // A rejection by a later relayer does not end a transaction that the first one has accepted late: it goes on there, and other clients'
 // equal calls do not wait for an operator.
 func TestFail_AcceptedLateElsewhere_GoesOnAtThatRelayer(t *testing.T) {
