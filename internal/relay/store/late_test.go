@@ -343,3 +343,16 @@ func TestAccepted_OwnFormerSubmission_IsTaken(t *testing.T) {
 		require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_late_acceptances`))
 	}
 }
+
+// Two relayers have given the same id, one of them in a late acceptance. A webhook does not name the transaction, so it changes none.
+func TestApply_IDOfAnotherRowsLateAcceptance_ChangesNothing(t *testing.T) {
+	f := setup(t)
+	first := f.twice(func(id uuid.UUID) { f.begin(id, elsewhere, time.Minute) })
+	second := f.submitted("other", "r0")
+	webhook := relay.Update{RelayerTx: "r0", Status: relay.Failed, Revision: 5, At: time.Now()}
+	require.False(t, f.apply(webhook).Changed)
+	require.Equal(t, relay.Submitted, f.read(second.ID).Status)
+	require.Equal(t, relay.Submitting, f.read(first.ID).Status)
+	webhook.ID, webhook.Attempt = second.ID, 1
+	require.True(t, f.apply(webhook).Changed, "an answer names it")
+}

@@ -30,11 +30,11 @@ func TestBatches_ManyTransactions_ReadTheirOwn(t *testing.T) {
 		_, err := db.Exec(t.Context(), sql, args...)
 		require.NoError(t, err)
 	}
-	// read returns how many rows and index entries of the transactions a batch reads.
+	// read returns how many rows and index entries of the transactions and their late acceptances a batch reads.
 	read := func() (n int) {
 		exec("SELECT pg_stat_force_next_flush()")
-		return f.count(`SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'relay_transactions')
-			+ (SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'relay_transactions')`)
+		return f.count(`SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN ('relay_transactions', 'relay_late_acceptances'))
+			+ (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN ('relay_transactions', 'relay_late_acceptances'))`)
 	}
 	batches := func() map[string]int {
 		var starts []Start
@@ -70,6 +70,14 @@ func TestBatches_ManyTransactions_ReadTheirOwn(t *testing.T) {
 			}
 			return err
 		})
+		measure("owners", func() error {
+			ids := make([]string, size)
+			for i := range ids {
+				ids[i] = acceptances[i].Route.RelayerTx
+			}
+			_, err := f.Owners(t.Context(), ids)
+			return err
+		})
 		measure("accepted", func() error { return f.Accepted(t.Context(), acceptances) })
 		measure("apply", func() error {
 			applied, err := f.Apply(t.Context(), reports)
@@ -87,6 +95,8 @@ func TestBatches_ManyTransactions_ReadTheirOwn(t *testing.T) {
 			status, relayer_tx, outstanding)
 		SELECT gen_random_uuid(), 'shop', '', 'direct', decode(repeat('00', 20), 'hex'), 0, '', 1, '', '', false, 'submitted', 'tx-' || n, true
 		FROM generate_series(1, %d) n`, many))
+	exec(`INSERT INTO relay_late_acceptances (tx, pool, relayer_tx, relayer, relayer_url, relayer_id, scope, settled)
+		SELECT id, 'foreign', 'late-' || id, 'foreign', '', '', '', true FROM relay_transactions`)
 	for _, planned := range []string{"on an empty table", "now"} {
 		for name, n := range batches() {
 			t.Log(name, n)

@@ -46,11 +46,11 @@ const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined'
 //
 // "found" has the transactions of the relayer's ids. Only an array of ids, and a condition on "open" that no index can use,
 // make the planner read these alone: with a join, it reads all open transactions for each batch. A report that does not name the
-// transaction, of an id that two relayers have given, also to an earlier attempt, changes no row: the reconciler asks both.
+// transaction, of an id that two relayers have given, also to a former submission of any row, changes no row: the reconciler asks both.
 func applySQL(enqueueRequeued string) string {
 	return `found AS MATERIALIZED (
 			SELECT id, relayer_tx, count(*) OVER (PARTITION BY relayer_tx)
-				+ (SELECT count(*) FROM relay_late_acceptances l WHERE l.tx = t.id AND l.relayer_tx = t.relayer_tx) AS owners
+				+ (SELECT count(*) FROM relay_late_acceptances l WHERE l.relayer_tx = t.relayer_tx) AS owners
 			FROM relay_transactions t WHERE relayer_tx = ANY(ARRAY(SELECT relayer_tx FROM asked))
 		), matched AS MATERIALIZED (
 			SELECT a.n, f.id FROM asked a JOIN found f ON f.relayer_tx = a.relayer_tx AND (f.id = a.tx OR a.tx IS NULL AND f.owners = 1)
