@@ -18,9 +18,6 @@ type Applied struct {
 	ID uuid.UUID
 	// Changed reports that the report changed the transaction. It is false for a repeated or late one.
 	Changed bool
-	// Client, PublicID and Revision are those of a changed transaction.
-	Client, PublicID string
-	Revision         int
 }
 
 // rank orders statuses for reports without a revision and of the same time.
@@ -143,7 +140,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 			SELECT a.relayer_tx, a.status, a.reason, a.tx_hash, a.revision, a.at, a.digest FROM asked a
 			WHERE a.tx IS NULL AND NOT EXISTS (SELECT FROM found f WHERE f.relayer_tx = a.relayer_tx)
 		)
-		SELECT a.n, m.id, c.id IS NOT NULL, coalesce(c.client, ''), coalesce(c.client_id, c.id::text, ''), coalesce(c.revision, 0)
+		SELECT a.n, m.id, c.id IS NOT NULL
 		FROM asked a LEFT JOIN matched m USING (n) LEFT JOIN changed c ON c.id = m.id`,
 		numbers, ids, txs, statuses, reasons, hashes, revisions, times, digests, attempts, known)
 	if err != nil {
@@ -153,7 +150,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 	var at int32
 	var id *uuid.UUID
 	var one Applied
-	if _, err := pgx.ForEachRow(rows, []any{&at, &id, &one.Changed, &one.Client, &one.PublicID, &one.Revision}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&at, &id, &one.Changed}, func() error {
 		if id != nil {
 			one.ID = *id
 			applied[at] = one
