@@ -149,8 +149,8 @@ func (s *Store) Resolve(ctx context.Context, tx *relay.Transaction, d Resolution
 	}
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
-			UPDATE relay_transactions t SET `+set+`, tx_hash = CASE WHEN $7 THEN NULL ELSE coalesce($5, tx_hash) END, status_reason = $3, revision = revision + 1, updated_at = now(),
-				checks = 0, check_at = now(), holder = NULL, held_until = '-infinity', withdrawing = false
+			UPDATE relay_transactions t SET `+set+`, tx_hash = CASE WHEN $7 THEN NULL ELSE coalesce($5, tx_hash) END, status_reason = $3,
+				revision = revision + 1, updated_at = now(), checks = 0, check_at = now(), holder = NULL, held_until = '-infinity', withdrawing = false
 			WHERE id = $1 AND revision = $2 AND open AND held_until <= now()
 				AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $4::interval)
 				AND NOT ($7 AND status = 'queued') AND ($6 = '' OR relayer_tx IS NULL) RETURNING t.*

@@ -65,19 +65,26 @@ func applySQL(enqueueRequeued string) string {
 				coalesce(a.known = t.reported_revision AND a.revision BETWEEN 1 AND t.reported_revision - 1, false) AS backward,
 				a.status IN ('failed', 'canceled', 'expired') AND ` + maybeElsewhere + ` AS elsewhere) AS call
 			CROSS JOIN LATERAL (SELECT
-				CASE WHEN call.elsewhere AND NOT call.withdrawn THEN 'unknown' WHEN NOT call.differs THEN a.status WHEN a.status = 'mined' THEN 'submitted' WHEN a.status = 'confirmed' THEN 'unknown' ELSE a.status END AS status,
-				CASE WHEN call.elsewhere AND NOT call.withdrawn THEN 'its relayer reports it as ' || a.status || ', and another relayer has accepted it, too'
-					WHEN NOT call.differs THEN a.reason ELSE 'its relayer reports another call' || coalesce(': 0x' || encode(a.tx_hash, 'hex'), '') END AS reason,
+				CASE WHEN call.elsewhere AND NOT call.withdrawn THEN 'unknown' WHEN NOT call.differs THEN a.status
+					WHEN a.status = 'mined' THEN 'submitted' WHEN a.status = 'confirmed' THEN 'unknown' ELSE a.status END AS status,
+				CASE WHEN call.elsewhere AND NOT call.withdrawn
+						THEN 'its relayer reports it as ' || a.status || ', and another relayer has accepted it, too'
+					WHEN NOT call.differs THEN a.reason
+					ELSE 'its relayer reports another call' || coalesce(': 0x' || encode(a.tx_hash, 'hex'), '') END AS reason,
 				CASE WHEN NOT call.differs THEN a.tx_hash END AS tx_hash) AS e
-			WHERE t.id = ANY(ARRAY(SELECT id FROM matched)) AND CASE WHEN NOT t.open OR t.relayer_tx IS DISTINCT FROM a.relayer_tx OR a.attempt <> t.attempts THEN false
+			WHERE t.id = ANY(ARRAY(SELECT id FROM matched)) AND CASE
+				WHEN NOT t.open OR t.relayer_tx IS DISTINCT FROM a.relayer_tx OR a.attempt <> t.attempts THEN false
 				WHEN call.backward THEN true
-				WHEN a.revision > 0 AND (t.reported_revision > 0 OR a.at IS NULL) THEN a.revision > t.reported_revision OR a.revision = t.reported_revision AND a.tx IS NOT NULL
-				WHEN a.at IS NULL THEN (` + fmt.Sprintf(rank, "a.status") + `, e.tx_hash IS NOT NULL) > (` + fmt.Sprintf(rank, "t.status") + `, t.tx_hash IS NOT NULL)
+				WHEN a.revision > 0 AND (t.reported_revision > 0 OR a.at IS NULL)
+					THEN a.revision > t.reported_revision OR a.revision = t.reported_revision AND a.tx IS NOT NULL
+				WHEN a.at IS NULL THEN (` + fmt.Sprintf(rank, "a.status") + `, e.tx_hash IS NOT NULL)
+					> (` + fmt.Sprintf(rank, "t.status") + `, t.tx_hash IS NOT NULL)
 				ELSE (a.at, ` + fmt.Sprintf(rank, "a.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
 			ORDER BY t.id FOR UPDATE OF t
 		), seen AS (
-			UPDATE relay_transactions t SET reported_revision = CASE WHEN l.backward THEN l.revision ELSE GREATEST(l.revision, t.reported_revision) END, reported_at = GREATEST(l.at, t.reported_at),
-				check_at = now(), checks = 0
+			UPDATE relay_transactions t SET
+				reported_revision = CASE WHEN l.backward THEN l.revision ELSE GREATEST(l.revision, t.reported_revision) END,
+				reported_at = GREATEST(l.at, t.reported_at), check_at = now(), checks = 0
 			FROM locked l WHERE t.id = l.id AND NOT l.visible
 		), requeued AS (
 			UPDATE relay_transactions t SET status = 'queued', status_reason = 'withdrawn from ' || t.relayer, relayer = '', relayer_url = '',
@@ -88,11 +95,13 @@ func applySQL(enqueueRequeued string) string {
 			FROM locked l WHERE t.id = l.id AND l.visible AND l.withdrawn RETURNING t.*
 		), former AS (
 			INSERT INTO relay_late_acceptances AS known (tx, pool, relayer_tx, relayer, relayer_url, relayer_id, scope, settled)
-			SELECT l.id, ` + pool("l") + `, l.relayer_tx, l.relayer, l.relayer_url, l.relayer_id, l.scope, true FROM locked l WHERE l.visible AND l.withdrawn
+			SELECT l.id, ` + pool("l") + `, l.relayer_tx, l.relayer, l.relayer_url, l.relayer_id, l.scope, true
+			FROM locked l WHERE l.visible AND l.withdrawn
 			ON CONFLICT (tx, pool, relayer_tx) DO UPDATE SET settled = true
 		), queue AS (` + enqueueRequeued + `), applied AS (
 			UPDATE relay_transactions t SET status = l.status, status_reason = l.reason, tx_hash = coalesce(l.tx_hash, t.tx_hash),
-				reported_revision = CASE WHEN l.backward THEN l.revision ELSE GREATEST(l.revision, t.reported_revision) END, reported_at = GREATEST(l.at, t.reported_at),
+				reported_revision = CASE WHEN l.backward THEN l.revision ELSE GREATEST(l.revision, t.reported_revision) END,
+				reported_at = GREATEST(l.at, t.reported_at),
 				open = l.status IN ('submitted', 'mined', 'unknown'), outstanding = l.status IN ('submitted', 'mined'),
 				revision = t.revision + 1, updated_at = now(), check_at = now(), checks = 0
 			FROM locked l WHERE t.id = l.id AND l.visible AND NOT l.withdrawn RETURNING t.*
@@ -133,8 +142,8 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 	rows, err := s.db.Query(ctx, `WITH asked AS MATERIALIZED (
 			SELECT n, tx, relayer_tx, status, reason, tx_hash, revision, digest, attempt, known,
 				CASE WHEN at <= now() THEN at WHEN at > now() THEN now() END AS at -- a clock that is ahead would hide later reports
-			FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[], $9::bytea[], $10::int[], $11::int[])
-				AS a (n, tx, relayer_tx, status, reason, tx_hash, revision, at, digest, attempt, known)
+			FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[], $9::bytea[],
+				$10::int[], $11::int[]) AS a (n, tx, relayer_tx, status, reason, tx_hash, revision, at, digest, attempt, known)
 		), `+s.apply+`, kept AS (
 			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at, digest)
 			SELECT a.relayer_tx, a.status, a.reason, a.tx_hash, a.revision, a.at, a.digest FROM asked a
@@ -164,12 +173,14 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 
 // storedSQL takes kept reports and applies them. %s selects them.
 const storedSQL = `WITH asked AS MATERIALIZED (
-		DELETE FROM relay_reports r WHERE %s RETURNING id AS n, NULL::uuid AS tx, relayer_tx, status, reason, tx_hash, revision, at, digest, NULL::int AS attempt, NULL::int AS known
+		DELETE FROM relay_reports r WHERE %s
+		RETURNING id AS n, NULL::uuid AS tx, relayer_tx, status, reason, tx_hash, revision, at, digest, NULL::int AS attempt, NULL::int AS known
 	), `
 
 // queueStoredReports applies the kept reports of transactions whose relayer's ids the batch has stored. Those of a late acceptance stay.
 func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
-	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY(ARRAY(SELECT t.relayer_tx FROM relay_transactions t WHERE t.relayer_tx = ANY($1)))`)+s.apply+`SELECT`, relayerTxs)
+	known := `relayer_tx = ANY(ARRAY(SELECT t.relayer_tx FROM relay_transactions t WHERE t.relayer_tx = ANY($1)))`
+	batch.Queue(fmt.Sprintf(storedSQL, known)+s.apply+`SELECT`, relayerTxs)
 }
 
 // maxMatched is how many kept reports one MatchReports applies.
@@ -182,7 +193,9 @@ const maxMatched = 1000
 func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
 	// The planner makes a join of EXISTS, and may read the index of all transactions for it.
 	if _, err := s.db.Exec(ctx, fmt.Sprintf(storedSQL, `r.id = ANY(ARRAY(SELECT id FROM relay_reports k
-			WHERE received_at > now() - interval '10 minutes' AND (SELECT true FROM relay_transactions t WHERE t.relayer_tx = k.relayer_tx LIMIT 1) ORDER BY received_at, id LIMIT $1))`)+s.apply+`SELECT`,
+			WHERE received_at > now() - interval '10 minutes'
+				AND (SELECT true FROM relay_transactions t WHERE t.relayer_tx = k.relayer_tx LIMIT 1)
+			ORDER BY received_at, id LIMIT $1))`)+s.apply+`SELECT`,
 		maxMatched); err != nil {
 		removed, purged := s.purgeReports(ctx)
 		return removed, errors.Join(fmt.Errorf("match reports: %w", err), purged)

@@ -125,7 +125,8 @@ func (r *row) transaction() (*relay.Transaction, error) {
 		Call:   relay.Call{To: r.To, Value: value, Data: r.Data, GasLimit: r.GasLimit, Speed: r.Speed},
 		Status: r.Status, Reason: r.Reason, Revision: r.Revision,
 		Route: relay.Route{Relayer: r.Relayer, URL: r.URL, RelayerID: r.RelayerID, Scope: r.Scope, RelayerTx: r.RelayerTx},
-		Hash:  r.Hash, Traceparent: r.Traceparent, Withdrawn: r.Withdrawn, WithdrawnFrom: r.WithdrawnFrom, Attempt: r.Attempts, Reported: r.Reported, RequestFailed: r.RequestFailed, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		Hash:  r.Hash, Traceparent: r.Traceparent, Withdrawn: r.Withdrawn, WithdrawnFrom: r.WithdrawnFrom,
+		Attempt: r.Attempts, Reported: r.Reported, RequestFailed: r.RequestFailed, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 		QuietSince: time.Now().Add(-r.Quiet),
 	}
 	if r.SubmittedAt != nil {

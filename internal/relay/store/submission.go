@@ -63,7 +63,8 @@ func avoided(scope, limit string) string {
 }
 
 // Begin takes the leases of transactions and stores the chosen relayers of those that are queued. It returns a result for
-// each Start. A queued transaction that the relayer of a late acceptance may have stays as it is. A queued gasless transaction whose deadline has passed expires instead: its forwarder would revert it.
+// each Start. A queued transaction that the relayer of a late acceptance may have stays as it is. A queued gasless transaction
+// whose deadline has passed expires instead: its forwarder would revert it.
 func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 	n := len(starts)
 	ids, holders, leases := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]time.Duration, n)
@@ -79,7 +80,8 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			SELECT t.id, t.status, t.digest, t.status = 'queued' AND coalesce(t.forward_deadline < extract(epoch FROM now()), false) AS late,
 				`+avoided("a.scope", "$8")+` AS avoided, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
 			FROM asked a JOIN relay_transactions t ON t.id = a.id
-			WHERE t.held_until <= now() AND (t.status = 'submitting' OR t.status = 'queued' AND NOT `+maybeElsewhere+`) ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
+			WHERE t.held_until <= now() AND (t.status = 'submitting' OR t.status = 'queued' AND NOT `+maybeElsewhere+`)
+			ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
 		), unresolved AS (
 			INSERT INTO relay_unresolved_calls (digest, tx) SELECT digest, id FROM free WHERE status = 'queued' AND NOT late AND scope = ''
 			ON CONFLICT DO NOTHING RETURNING tx
@@ -87,8 +89,8 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			UPDATE relay_transactions t SET status = 'submitting', status_reason = '', relayer = f.relayer, relayer_url = f.url,
 				relayer_id = f.relayer_id, scope = f.scope, holder = f.holder, held_until = now() + f.lease, attempts = t.attempts + 1,
 				revision = t.revision + 1, updated_at = now(), check_at = now(), checks = 0
-			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND NOT f.late AND NOT f.avoided AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved))
-			RETURNING t.*
+			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND NOT f.late AND NOT f.avoided
+				AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved)) RETURNING t.*
 		), expired AS (
 			UPDATE relay_transactions t SET status = 'expired', status_reason = 'the deadline of the forward request has passed', open = false,
 				revision = t.revision + 1, updated_at = now()
@@ -164,7 +166,8 @@ func (s *Store) state(ctx context.Context, a *Start) (b Begun, err error) {
 	// A row that the statement passed over because of a lock is held, too, for a moment.
 	var remaining time.Duration
 	var blocked, isAvoided bool
-	if err = s.db.QueryRow(ctx, `SELECT CASE WHEN held_until > now() THEN held_until - now() WHEN `+maybeElsewhere+` THEN interval '1 s' ELSE interval '0' END,
+	if err = s.db.QueryRow(ctx, `SELECT
+			CASE WHEN held_until > now() THEN held_until - now() WHEN `+maybeElsewhere+` THEN interval '1 s' ELSE interval '0' END,
 			t.status = 'queued' AND $2 = '' AND EXISTS (SELECT FROM relay_unresolved_calls u WHERE u.digest = t.digest),
 			t.status = 'queued' AND held_until <= now() AND `+avoided("$2", "$3")+`
 		FROM relay_transactions t WHERE id = $1`, a.ID, a.Route.Scope, AvoidedFor).Scan(&remaining, &blocked, &isAvoided); err != nil {
