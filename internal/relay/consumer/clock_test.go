@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -26,6 +27,51 @@ func TestConsumer_RelayersClockIsOff_FindsTheTransaction(t *testing.T) {
 			tx := w.reaches(id, relay.Submitted)
 			require.Equal(t, r.Transactions()[0].ID, tx.RelayerTx)
 			require.Len(t, r.Transactions(), 1)
+			w.drained()
+		})
+	}
+}
+
+// putDatabaseAhead puts the database's clock ahead of this process's, for all statements but the defaults of columns.
+func (w *world) putDatabaseAhead(ahead time.Duration) {
+	w.t.Helper()
+	for _, statement := range []string{
+		fmt.Sprintf(`CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS $$SELECT pg_catalog.now() + interval '%d seconds'$$`,
+			int(ahead.Seconds())),
+		`DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END$$`,
+	} {
+		_, err := w.db.Exec(w.t.Context(), statement)
+		require.NoError(w.t, err)
+	}
+	w.db.Reset() // new connections have the setting
+	var off time.Duration
+	require.NoError(w.t, w.db.QueryRow(w.t.Context(), `SELECT now() - pg_catalog.now()`).Scan(&off))
+	require.Equal(w.t, ahead, off)
+}
+
+// The database's clock is ahead of this process's. What a relayer without idempotency keys has is found nevertheless, whether its answer
+// was lost or was a 500, and is not sent again.
+func TestConsumer_DatabasesClockIsAhead_FindsTheTransaction(t *testing.T) {
+	for name, fault := range map[string]upstreamtest.Fault{"no answer": upstreamtest.AcceptAndDrop, "a 500": upstreamtest.AcceptAndFail(500)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := foreign(t)
+			w := setup(t, r)
+			w.putDatabaseAhead(30 * time.Minute)
+			r.Fail(upstreamtest.Submit, func(c *upstreamtest.Call) {
+				r.Fail(upstreamtest.Submit, nil)
+				fault(c)
+			})
+			id := w.post(1)
+			w.consume()
+			require.Eventually(t, func() bool {
+				tx, err := w.ByID(t.Context(), id)
+				return err == nil && (tx.Status == relay.Submitted || tx.Status == relay.Unknown)
+			}, 40*time.Second, 10*time.Millisecond)
+			require.Len(t, r.Transactions(), 1)
+			tx, err := w.ByID(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, r.Transactions()[0].ID, tx.RelayerTx, tx.Reason)
 			w.drained()
 		})
 	}

@@ -182,7 +182,7 @@ func (s *submission) lookUp(ctx context.Context) queue.Verdict {
 		return s.release(ctx, shortestPause)
 	}
 	found, err := relayer.Lookup(ctx, upstream.Ref{ID: s.tx.RelayerID}, upstream.Match{
-		To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value, Since: s.tx.UpdatedAt.Add(-s.cfg.ClockMargin),
+		To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value, Since: s.tx.ChangedAt.Add(-s.cfg.ClockMargin),
 	})
 	if err == nil {
 		found, err = s.unowned(ctx, found)
@@ -219,7 +219,7 @@ func (s *submission) notFound(ctx context.Context, relayer Relayer) queue.Verdic
 		return s.park(ctx, "the relayer does not show it")
 	}
 	found, err := relayer.Lookup(ctx, upstream.Ref{ID: s.tx.RelayerID}, upstream.Match{
-		To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value, Since: s.tx.UpdatedAt.Add(-widerMargin),
+		To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value, Since: s.tx.ChangedAt.Add(-widerMargin),
 	})
 	if err == nil {
 		found, err = s.unowned(ctx, found)

@@ -74,7 +74,8 @@ const columns = `id, client, coalesce(client_id, '') AS client_id, coalesce(idem
 	to_address, value_wei::text AS value_wei, data, gas_limit, speed, signer, forward_nonce::text AS forward_nonce, forward_deadline,
 	traceparent, status, status_reason, revision, relayer, relayer_url, relayer_id, scope, coalesce(relayer_tx, '') AS relayer_tx, tx_hash,
 	attempts, checks, reported_revision, coalesce(attempts = failed_attempt, false) AS request_failed,
-	withdrawn, withdrawn_from, created_at, submitted_at, updated_at, now() - GREATEST(updated_at, requested_at) AS quiet`
+	withdrawn, withdrawn_from, created_at, submitted_at, updated_at,
+	now() - updated_at AS unchanged, now() - GREATEST(updated_at, requested_at) AS quiet`
 
 // row is a row of relay_transactions as [columns] selects it.
 type row struct {
@@ -111,6 +112,7 @@ type row struct {
 	CreatedAt      time.Time       `db:"created_at"`
 	SubmittedAt    *time.Time      `db:"submitted_at"`
 	UpdatedAt      time.Time       `db:"updated_at"`
+	Unchanged      time.Duration   `db:"unchanged"`
 	Quiet          time.Duration   `db:"quiet"`
 }
 
@@ -127,7 +129,7 @@ func (r *row) transaction() (*relay.Transaction, error) {
 		Route: relay.Route{Relayer: r.Relayer, URL: r.URL, RelayerID: r.RelayerID, Scope: r.Scope, RelayerTx: r.RelayerTx},
 		Hash:  r.Hash, Traceparent: r.Traceparent, Withdrawn: r.Withdrawn, WithdrawnFrom: r.WithdrawnFrom,
 		Attempt: r.Attempts, Reported: r.Reported, RequestFailed: r.RequestFailed, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
-		QuietSince: time.Now().Add(-r.Quiet),
+		ChangedAt: time.Now().Add(-r.Unchanged), QuietSince: time.Now().Add(-r.Quiet),
 	}
 	if r.SubmittedAt != nil {
 		t.SubmittedAt = *r.SubmittedAt
