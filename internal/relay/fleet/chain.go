@@ -20,8 +20,10 @@ import (
 const (
 	// chainEvery is how often a relayer without a scope is asked for its chain again: the name of its network may get another chain.
 	chainEvery = time.Minute
-	// maxChecked is how many relayers CheckChain asks.
-	maxChecked = 64
+	// askedAtOnce is how many relayers are asked for their chains at once.
+	askedAtOnce = 64
+	// claimEvery is how often all relayers are asked for their chains while the database has none.
+	claimEvery = 5 * time.Second
 	// maxNamed is how many refused relayers the metric names. Redis may list any number.
 	maxNamed = 16
 	// maxReported is how many of them the health names.
@@ -50,11 +52,81 @@ func (f *Fleet) identify(ctx context.Context, client *upstream.Client, known *up
 			return info, err
 		}
 	}
-	chain, err := f.cfg.Store.ClaimChain(ctx, info.ChainID)
-	if err == nil && chain != info.ChainID {
-		err = otherChain(chain, info.ChainID)
+	return info, f.claim(ctx, info.ChainID)
+}
+
+// claim returns an error unless a relayer's chain is that of the database. If that has none yet, the first relayer gives it its own. But
+// transactions that are not final are for the chain of their relayers, which an older version did not store: then all that Redis lists
+// have to answer alike, because the first one may be a stray one.
+func (f *Fleet) claim(ctx context.Context, id uint64) error {
+	chain, err := f.cfg.Store.Chain(ctx)
+	if err == nil && chain == 0 {
+		var open bool
+		if open, err = f.cfg.Store.HasOpen(ctx); err == nil && open {
+			chain, err = f.claimTogether(ctx)
+		} else if err == nil {
+			chain, err = f.cfg.Store.ClaimChain(ctx, id)
+		}
 	}
-	return info, err
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.undecided = "" // another process or a setting may have decided
+	f.mu.Unlock()
+	if chain != id {
+		return otherChain(chain, id)
+	}
+	return nil
+}
+
+// errNoChain is the error of a relayer while the database has no chain.
+var errNoChain = errors.New("the database has no chain yet")
+
+// claimTogether gives the database the chain of all listed relayers. One caller at a time asks them.
+func (f *Fleet) claimTogether(ctx context.Context) (uint64, error) {
+	if !f.claiming.TryLock() {
+		return 0, errNoChain
+	}
+	defer f.claiming.Unlock()
+	if time.Since(f.claimedAt) < claimEvery {
+		return 0, errNoChain
+	}
+	f.claimedAt = time.Now()
+	all, _, err := f.read(ctx)
+	if err != nil {
+		return 0, err
+	}
+	chains, silent := f.chains(ctx, all)
+	chain, err := f.decide(ctx, chains, silent)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil && f.undecided != err.Error() {
+		f.undecided = err.Error()
+		f.log.Warn("no relayer is used", "err", err)
+	}
+	return chain, err
+}
+
+// decide gives the database, which has no chain, that of all relayers. silent is one that has not answered; "" if there is none.
+func (f *Fleet) decide(ctx context.Context, chains map[uint64]string, silent string) (uint64, error) {
+	ids := slices.Sorted(maps.Keys(chains))
+	if len(ids) > 1 {
+		return 0, fmt.Errorf("the relayers in Redis are of several chains (%s has %d, %s has %d), and the database has none yet: "+
+			"set CONSUMER_CHAIN_ID, or list those of one chain",
+			chains[ids[0]], ids[0], chains[ids[1]], ids[1])
+	}
+	open, err := f.cfg.Store.HasOpen(ctx)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(ids) == 0 && silent == "":
+		return 0, errNoChain
+	case open && silent != "", len(ids) == 0:
+		return 0, fmt.Errorf("%w, its transactions may be for another one than that of the relayers that answer, and relayer %s has not answered: "+
+			"set CONSUMER_CHAIN_ID, or take it out of Redis", errNoChain, silent)
+	}
+	return f.cfg.Store.ClaimChain(ctx, ids[0])
 }
 
 func otherChain(chain, has uint64) error {
@@ -62,74 +134,92 @@ func otherChain(chain, has uint64) error {
 		"give its consumers another database and queue, or list it in the Redis of its chain", errOtherChain, chain, has)
 }
 
-// CheckChain returns why a process must not start: the relayers that Redis lists, and that answer, are of other chains than the database,
-// or of several chains while the database has none. It gives the database the chain of its relayers, if it has none.
+// CheckChain returns why a process must not start: all relayers that Redis lists are of other chains than the database, or they are of
+// several chains while the database has none. It gives the database the chain of its relayers, if it has none. While some do not answer
+// the process starts, and refuses those of another chain: the others may be of the database's.
 func (f *Fleet) CheckChain(ctx context.Context) error {
 	all, _, err := f.read(ctx)
 	if err != nil {
 		f.log.Info("the chain of the relayers is not checked at start: Redis cannot be read", "err", err)
 		return nil
 	}
-	chains := f.chains(ctx, all)
+	chains, silent := f.chains(ctx, all)
 	if len(chains) == 0 {
 		return nil
 	}
-	ids := slices.Sorted(maps.Keys(chains))
 	chain, err := f.cfg.Store.Chain(ctx)
 	if err == nil && chain == 0 {
-		if len(ids) > 1 {
-			return fmt.Errorf("the relayers in Redis are of several chains (%s has %d, %s has %d), and the database has none yet: set CONSUMER_NETWORK, or list those of one chain",
-				chains[ids[0]], ids[0], chains[ids[1]], ids[1])
-		}
-		chain, err = f.cfg.Store.ClaimChain(ctx, ids[0])
+		chain, err = f.decide(ctx, chains, silent)
+	}
+	if errors.Is(err, errNoChain) {
+		f.log.Warn("the chain of the relayers is not checked at start", "err", err)
+		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if _, ok := chains[chain]; !ok {
-		return fmt.Errorf("relayer %s: %w", chains[ids[0]], otherChain(chain, ids[0]))
+	if _, ok := chains[chain]; ok {
+		return nil
 	}
-	return nil
+	first := slices.Min(slices.Collect(maps.Keys(chains)))
+	err = fmt.Errorf("relayer %s: %w", chains[first], otherChain(chain, first))
+	if silent != "" {
+		f.log.Warn("no relayer of the database's chain answers", "silent", silent, "err", err)
+		return nil
+	}
+	return err
 }
 
-// chains asks the listed relayers for their chains, and returns one relayer of each.
-func (f *Fleet) chains(ctx context.Context, all map[string]listed) map[uint64]string {
+// chains asks the listed relayers for their chains, and returns one relayer of each. silent is one that has not told its chain; "" if all
+// have. One with another host or network than configured does not count.
+func (f *Fleet) chains(ctx context.Context, all map[string]listed) (chains map[uint64]string, silent string) {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	var mu sync.Mutex
-	chains := map[uint64]string{}
-	var asked errgroup.Group
-	for i, id := range slices.Sorted(maps.Keys(all)) {
-		if i == maxChecked {
-			break
+	chains = map[uint64]string{}
+	answered := func(id string, chain uint64, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch other, ok := chains[chain]; {
+		case errors.Is(err, upstream.ErrOtherHost), errors.Is(err, upstream.ErrOtherNetwork):
+		case err != nil:
+			f.log.Debug("chain of a relayer not read", "service", id, "err", err)
+			if silent == "" || id < silent {
+				silent = id
+			}
+		case !ok || id < other:
+			chains[chain] = id
 		}
-		if all[id].err != nil {
+	}
+	var asked errgroup.Group
+	asked.SetLimit(askedAtOnce)
+	for id, at := range all {
+		if at.err != nil {
+			answered(id, 0, at.err)
 			continue
 		}
-		client, err := f.cfg.Client(id, all[id].url)
-		if err != nil {
-			continue // which set reports
-		}
 		asked.Go(func() error {
-			defer client.Close()
-			info, err := client.Discover(ctx)
-			if err == nil && info.ChainID == 0 {
-				info.ChainID, err = client.Chain(ctx, info)
-			}
-			if err != nil {
-				f.log.Debug("chain of a relayer not read", "service", id, "err", err)
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if other, ok := chains[info.ChainID]; !ok || id < other {
-				chains[info.ChainID] = id
-			}
+			chain, err := f.askChain(ctx, id, at.url)
+			answered(id, chain, err)
 			return nil
 		})
 	}
 	_ = asked.Wait() // no function fails
-	return chains
+	return chains, silent
+}
+
+// askChain asks a listed relayer for its chain.
+func (f *Fleet) askChain(ctx context.Context, id, url string) (uint64, error) {
+	client, err := f.cfg.Client(id, url)
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	info, err := client.Discover(ctx)
+	if err == nil && info.ChainID == 0 {
+		info.ChainID, err = client.Chain(ctx, info)
+	}
+	return info.ChainID, err
 }
 
 // ofChain is a relayer whose list is read only while it has the chain of the database. That of another chain's relayer would prove that a
@@ -163,11 +253,7 @@ func (r ofChain) network(ctx context.Context, id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	chain, err := r.fleet.cfg.Store.ClaimChain(ctx, info.ChainID)
-	if err == nil && chain != info.ChainID {
-		err = otherChain(chain, info.ChainID)
-	}
-	return info.Network, err
+	return info.Network, r.fleet.claim(ctx, info.ChainID)
 }
 
 // known returns what is known of the live relayer of a route; zero if nothing is.

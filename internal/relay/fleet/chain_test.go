@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -229,21 +230,26 @@ func TestCheckChain_Starts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		database uint64
+		open     bool              // it has transactions that are not final
 		relayers map[string]uint64 // their chains; 0: it does not answer
 		err      string
 		after    uint64 // the database's chain
 	}{
-		"none listed":              {},
-		"first start":              {relayers: map[string]uint64{"a": 10, "b": 10}, after: 10},
-		"no relayer answers":       {database: 1, relayers: map[string]uint64{"a": 0}, after: 1},
-		"the database's":           {database: 10, relayers: map[string]uint64{"a": 10, "b": 0}, after: 10},
-		"some of the database's":   {database: 10, relayers: map[string]uint64{"a": 1, "b": 10}, after: 10},
-		"another":                  {database: 1, relayers: map[string]uint64{"a": 10, "b": 0}, err: "relayer a: another chain: the transactions of this database are for chain 1, and the relayer has chain 10: give", after: 1},
-		"several at a first start": {relayers: map[string]uint64{"a": 10, "b": 1}, err: "the relayers in Redis are of several chains (b has 1, a has 10), and the database has none yet: set CONSUMER_NETWORK"},
+		"none listed":                 {},
+		"first start":                 {relayers: map[string]uint64{"a": 10, "b": 10}, after: 10},
+		"no relayer answers":          {database: 1, relayers: map[string]uint64{"a": 0}, after: 1},
+		"the database's":              {database: 10, relayers: map[string]uint64{"a": 10, "b": 0}, after: 10},
+		"some of the database's":      {database: 10, relayers: map[string]uint64{"a": 1, "b": 10}, after: 10},
+		"all of another":              {database: 1, relayers: map[string]uint64{"a": 10, "b": 10}, err: "relayer a: another chain: the transactions of this database are for chain 1, and the relayer has chain 10: give", after: 1},
+		"another, some do not answer": {database: 1, relayers: map[string]uint64{"a": 10, "b": 0}, after: 1},
+		"open, some do not answer":    {open: true, relayers: map[string]uint64{"a": 10, "b": 0}},
+		"open, all answer alike":      {open: true, relayers: map[string]uint64{"a": 10, "b": 10}, after: 10},
+		"several at a first start":    {relayers: map[string]uint64{"a": 10, "b": 1}, err: "the relayers in Redis are of several chains (b has 1, a has 10), and the database has none yet: set CONSUMER_CHAIN_ID"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t, nil)
+			w.open.Store(c.open)
 			var chain atomic.Uint64
 			chain.Store(c.database)
 			for id, chain := range c.relayers {
@@ -262,6 +268,31 @@ func TestCheckChain_Starts(t *testing.T) {
 			require.Equal(t, c.after, chain.Load())
 		})
 	}
+}
+
+// Transactions of a database that has no chain yet are for the chain of their relayers. One that answers first while others do not may be
+// a stray one of another chain.
+func TestFleet_OpenTransactionsAndNoChain_AllRelayersDecide(t *testing.T) {
+	t.Parallel()
+	log := new(lockedBuffer)
+	w := setup(t, nil, logged(log))
+	w.open.Store(true)
+	own, stray := upstreamtest.Start(t, upstreamtest.Options{}), upstreamtest.Start(t, upstreamtest.Options{ChainID: 10})
+	w.add("own", own)
+	own.Fail(upstreamtest.Find, upstreamtest.Drop)
+	w.list("own", own.URL())
+	w.list("stray", stray.URL())
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "relayer own has not answered") }, patience, 5*time.Millisecond)
+	require.Zero(t, w.chain.Load())
+	require.False(t, w.Besides(nil))
+	require.ErrorContains(t, w.Health(), "relayer own has not answered: set CONSUMER_CHAIN_ID")
+	own.Fail(upstreamtest.Find, nil)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "are of several chains") }, patience, 5*time.Millisecond)
+	require.Zero(t, w.chain.Load())
+	require.NoError(t, w.redis.Client().SRem(t.Context(), "relayer:active", "stray").Err())
+	w.becomes(true, "own")
+	require.Equal(t, uint64(1337), w.chain.Load())
+	require.NoError(t, w.Health())
 }
 
 // Without Redis a process starts, and waits.

@@ -45,7 +45,8 @@
 //
 // # What is not guaranteed
 //
-// The first relayer that is seen gives the database its chain, if no setting does. A relayer without a scope whose network keeps its
+// The first relayer that is seen gives the database its chain, if no setting does. If the database has open transactions, all listed
+// relayers have to answer alike first: one that is not listed has no say, though the transactions may be for its chain. A relayer without a scope whose network keeps its
 // name and gets another chain is noticed within a minute, or after its next failed reading.
 //
 // Loads are read once a second, so that between two readings consumers know of each other's requests only by the relayers'

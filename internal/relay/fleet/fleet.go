@@ -28,6 +28,7 @@ type Store interface {
 	Outstanding(ctx context.Context, stuckAfter time.Duration) ([]store.Outstanding, error)
 	Chain(ctx context.Context) (uint64, error)
 	ClaimChain(ctx context.Context, id uint64) (uint64, error)
+	HasOpen(ctx context.Context) (bool, error)
 }
 
 // Config configures a Fleet. Fields without a default are required.
@@ -68,6 +69,10 @@ type Fleet struct {
 	left    map[route]*upstream.Client
 	causes  map[string]error // why listed relayers are not used, by id, as logged
 	unread  int              // members of the set that were not read
+	// undecided is why the database has no chain, so that no relayer is used; "" if it has one.
+	undecided string
+	claiming  sync.Mutex // is held while all relayers are asked for their chains, and guards claimedAt
+	claimedAt time.Time
 
 	usual usual
 }
@@ -254,8 +259,11 @@ func (f *Fleet) Health() error {
 		problems = append(problems, problem)
 	}
 	f.mu.Lock()
-	unread := f.unread
+	unread, undecided := f.unread, f.undecided
 	f.mu.Unlock()
+	if undecided != "" {
+		problems = append(problems, undecided)
+	}
 	if unread > 0 {
 		problems = append(problems, fmt.Sprintf("Redis lists %d relayers more than the %d that are read", unread, maxMembers))
 	}

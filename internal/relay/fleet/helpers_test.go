@@ -42,6 +42,7 @@ type world struct {
 	registry *prometheus.Registry
 	db       *database // nil: Outstanding counts
 	chain    atomic.Uint64
+	open     atomic.Bool // the store has transactions that are not final
 }
 
 // Chain and ClaimChain are the store's.
@@ -51,6 +52,9 @@ func (w *world) ClaimChain(_ context.Context, id uint64) (uint64, error) {
 	w.chain.CompareAndSwap(0, id)
 	return w.chain.Load(), nil
 }
+
+// HasOpen is the store's.
+func (w *world) HasOpen(context.Context) (bool, error) { return w.open.Load(), nil }
 
 // Outstanding counts what the store would: the transactions that the stand-ins have accepted and not mined.
 func (w *world) Outstanding(_ context.Context, stuckAfter time.Duration) (all []store.Outstanding, _ error) {

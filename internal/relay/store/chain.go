@@ -44,3 +44,11 @@ func (s *Store) Chain(ctx context.Context) (uint64, error) {
 	s.chain.Store(uint64(id))
 	return uint64(id), nil
 }
+
+// HasOpen reports whether the database has transactions that are not final.
+func (s *Store) HasOpen(ctx context.Context) (open bool, err error) {
+	if err := s.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relay_transactions WHERE open)`).Scan(&open); err != nil {
+		return false, fmt.Errorf("look for transactions that are not final: %w", err)
+	}
+	return open, nil
+}

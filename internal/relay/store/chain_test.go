@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -42,4 +43,22 @@ func TestClaimChain_ManyProcesses_AgreeOnTheFirst(t *testing.T) {
 	other, err := f.ClaimChain(t.Context(), 99)
 	require.NoError(t, err)
 	require.Equal(t, known, other)
+}
+
+func TestHasOpen_TransactionsThatAreNotFinal(t *testing.T) {
+	f := setup(t)
+	requireOpen := func(want bool) {
+		t.Helper()
+		open, err := f.HasOpen(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, open)
+	}
+	requireOpen(false)
+	tx := f.accept(transaction("shop"))
+	requireOpen(true)
+	_, holder := f.begin(tx.ID, route, time.Minute)
+	ok, err := f.Fail(t.Context(), tx.ID, holder, "rejected")
+	require.NoError(t, err)
+	require.True(t, ok)
+	requireOpen(false)
 }
