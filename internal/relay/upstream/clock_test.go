@@ -43,6 +43,16 @@ func TestLookup_RelayersClockIsOff_ComparesByIts(t *testing.T) {
 // Answers narrow the offset down. After the clock was set, the new offset counts, and times from before are still found.
 func TestClock_RelayersClockIsSet_TakesTheNewOffset(t *testing.T) {
 	t.Parallel()
+	for name, network := range map[string]string{"any network": "", "its network is read first": "dev"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clockIsSet(t, upstream.Ref{ID: ref.ID, Network: network})
+		})
+	}
+}
+
+func clockIsSet(t *testing.T, ref upstream.Ref) {
+	t.Helper()
 	var offset atomic.Int64
 	offset.Store(int64(-30 * time.Second))
 	r := upstreamtest.Start(t, upstreamtest.Options{Now: func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }})

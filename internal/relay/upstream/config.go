@@ -75,7 +75,7 @@ type Client struct {
 	base string // without a trailing slash
 	http *http.Client
 	// clock is the relayer's, which is the same behind each connection.
-	clock clock
+	clock *clock
 }
 
 // New returns a Client. Close releases its idle connections.
@@ -102,7 +102,7 @@ func New(cfg Config) (*Client, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	return &Client{cfg: cfg, base: base, http: newHTTP(cfg)}, nil
+	return &Client{cfg: cfg, base: base, http: newHTTP(cfg), clock: new(clock)}, nil
 }
 
 // newHTTP returns the HTTP client of a configuration with its defaults.
@@ -148,7 +148,7 @@ func (c *Client) pinned() *Client {
 		}
 		return c.cfg.Dial(ctx, network, address)
 	}
-	return &Client{cfg: cfg, base: c.base, http: newHTTP(cfg)}
+	return &Client{cfg: cfg, base: c.base, http: newHTTP(cfg), clock: c.clock}
 }
 
 // URL returns the base URL, without a trailing slash.
