@@ -135,7 +135,8 @@ func newHTTP(cfg Config) *http.Client {
 }
 
 // errEnded means that the connection of a [Client.pinned] has ended.
-var errEnded = errors.New("the connection on which its network was read has ended")
+var errEnded = errors.New("the connection on which its network was read has ended: " +
+	"if that repeats, let the proxy before it keep connections open")
 
 // pinned returns a Client whose calls, one after the other, use one connection, so that the same process answers them. When that has
 // ended, they fail with errEnded before a byte is sent.

@@ -45,7 +45,7 @@ func TestSubmit_ConnectionEndsAfterTheNetworkWasRead_IsNotSent(t *testing.T) {
 	s := serve(t, respond("200 OK", `{"success":true,"data":{"id":"relayer-1","network":"sepolia","network_type":"evm"},"error":null}`))
 	result := open(t, s.url).Submit(t.Context(), onNetwork("sepolia"))
 	require.Equal(t, upstream.NotDone, result.Outcome)
-	require.Contains(t, result.Reason, "has ended")
+	require.Contains(t, result.Reason, "has ended: if that repeats, let the proxy before it keep connections open")
 	require.Equal(t, 1, s.count())
 	require.Equal(t, http.MethodGet, s.requests[0].Method)
 }
