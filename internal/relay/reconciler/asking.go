@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -23,6 +24,7 @@ const (
 // the answers: otherwise transactions of a relayer that answers at once would wait for the slow answers of another one.
 type asking struct {
 	group sync.WaitGroup
+	late  atomic.Bool   // relayers are asked about late acceptances
 	more  chan struct{} // buffer of one: a relayer of a full page is no longer asked, so that more of its transactions can be taken
 
 	mu        sync.Mutex
@@ -82,6 +84,24 @@ func (a *asking) start(ctx context.Context, due []store.Due, fullPage bool, ask 
 			}
 		})
 	}
+}
+
+// startLate calls ask for each late acceptance, concurrently with the caller. late is set until the last one has ended.
+func (a *asking) startLate(ctx context.Context, due []store.Late, ask func(context.Context, *store.Late) error) {
+	a.late.Store(true)
+	a.group.Go(func() {
+		defer a.late.Store(false)
+		group, asking := errgroup.WithContext(ctx)
+		group.SetLimit(atOnce)
+		for i := range due {
+			group.Go(func() error { return ask(asking, &due[i]) })
+		}
+		if err := group.Wait(); err != nil {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.notStored = append(a.notStored, err)
+		}
+	})
 }
 
 func (a *asking) end(url string, count int, err error) {

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"golang.org/x/sync/errgroup"
-
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
@@ -17,19 +15,18 @@ import (
 // listedFor is for how long a relayer has a final transaction at least. OpenZeppelin's deletes it after four hours by default.
 const listedFor = time.Hour
 
-// late asks the relayers that have accepted transactions late whether they have executed them. The relayers of the rows are asked as
-// usual.
+// late begins to ask the relayers that have accepted transactions late whether they have executed them, unless those of an earlier round
+// are still being asked. The relayers of the rows are asked as usual.
 func (r *Reconciler) late(ctx context.Context, silent *sync.Map) error {
+	if r.asking.late.Load() {
+		return nil
+	}
 	due, err := r.cfg.Store.TakeLate(ctx)
-	if err != nil {
+	if err != nil || len(due) == 0 {
 		return err
 	}
-	group, asking := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
-	for i := range due {
-		group.Go(func() error { return r.askLate(asking, &due[i], silent) })
-	}
-	return group.Wait()
+	r.asking.startLate(ctx, due, func(ctx context.Context, l *store.Late) error { return r.askLate(ctx, l, silent) })
+	return nil
 }
 
 // askLate asks one relayer. It fails only if the answer cannot be stored.

@@ -97,3 +97,29 @@ func TestReconciler_AcceptedLateAndNotExecuted_EndsAsItsRelayerReports(t *testin
 		})
 	}
 }
+
+// A relayer that answers slowly about what it accepted late must delay no transaction of another one.
+func TestReconciler_LateRelayerAnswersSlowly_DelaysNoOther(t *testing.T) {
+	slow := &stopped{began: make(chan struct{}, page), release: make(chan struct{})}
+	w := setup(t, func(c *Config) {
+		witnesses := c.Witnesses
+		c.Witnesses = func(to relay.Route) []Witness {
+			if to.URL == "http://slow" {
+				return []Witness{{slow, "http://slow"}}
+			}
+			return witnesses(to)
+		}
+	})
+	id, relayerTx := w.submitted()
+	slowly := relay.Route{Relayer: "slow", URL: "http://slow", RelayerID: "main", RelayerTx: "r9", Scope: "another"}
+	require.NoError(t, w.Accepted(t.Context(), []store.Acceptance{{ID: id, Attempt: 0, Route: slowly}}))
+	<-slow.began
+	w.relayer.Advance(t, relayerTx, "confirmed")
+	w.confirmedByChecks(id)
+	require.EqualValues(t, 1, slow.calls.Load(), "its answer is waited for")
+	close(slow.release)
+	require.Eventually(t, func() bool { // the next check comes
+		_, err := w.db.Exec(t.Context(), `UPDATE relay_late_acceptances SET check_at = now()`)
+		return err == nil && slow.calls.Load() > 1
+	}, 40*time.Second, 10*time.Millisecond)
+}
