@@ -204,18 +204,14 @@ func (s *submission) lookUp(ctx context.Context) queue.Verdict {
 	}
 }
 
-const (
-	// listedFor is for how long a relayer lists a final transaction at least. OpenZeppelin's deletes it after four hours by default.
-	listedFor = time.Hour
-	// widerMargin is how far a relayer's clock may be behind if its list is to prove that it does not have a transaction.
-	widerMargin = 10 * time.Minute
-)
+// widerMargin is how far a relayer's clock may be behind if its list is to prove that it does not have a transaction.
+const widerMargin = 10 * time.Minute
 
 // notFound ends an attempt at a relayer without idempotency keys, which does not show the transaction. If the relayer has answered the
 // request, nothing of it is on its way any more. Then a list that is complete, also for a clock that is behind, proves that the relayer
 // does not have it. Without an answer the request may still reach the relayer, for example from a paused process.
 func (s *submission) notFound(ctx context.Context, relayer Relayer) queue.Verdict {
-	if s.cfg.ParkNotFound || !s.tx.RequestFailed || time.Since(s.tx.QuietSince) > listedFor {
+	if s.cfg.ParkNotFound || !s.tx.RequestFailed || time.Since(s.tx.QuietSince) > upstream.ListedFor {
 		return s.park(ctx, "the relayer does not show it")
 	}
 	found, err := relayer.Lookup(ctx, upstream.Ref{ID: s.tx.RelayerID}, upstream.Match{

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 )
-
-// listedFor is for how long a relayer has a final transaction at least. OpenZeppelin's deletes it after four hours by default.
-const listedFor = time.Hour
 
 // late begins to ask the relayers that have accepted transactions late whether they have executed them, unless those of an earlier round
 // are still being asked. The relayers of the rows are asked as usual.
@@ -41,7 +37,7 @@ func (r *Reconciler) askLate(ctx context.Context, l *store.Late, silent *sync.Ma
 	tx.Route = l.Route
 	_, got, err := r.find(ctx, &store.Due{Transaction: &tx}, upstream.Ref{ID: l.Route.RelayerID, Scope: l.Route.Scope}, silent)
 	switch {
-	case errors.Is(err, upstream.ErrNotFound) && l.Checks >= checksUntilLost && l.Age < listedFor:
+	case errors.Is(err, upstream.ErrNotFound) && l.Checks >= checksUntilLost && l.Age < upstream.ListedFor:
 		return r.settle(ctx, l, nil)
 	case err != nil:
 		log.Info("relayer not asked", "err", err)

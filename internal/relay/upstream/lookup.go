@@ -16,6 +16,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
+// ListedFor is for how long a relayer has a final transaction at least. OpenZeppelin's deletes it after four hours by default.
+const ListedFor = time.Hour
+
 const (
 	// pageSize is the number of transactions on a page. A page with larger transactions exceeds the bound of a response, and
 	// is read again in pages of smallPage, which never do: the nodes' bound of data is 128 KiB.
