@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -11,13 +12,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
-const (
-	// maxAhead is the largest offset of a relayer's clock that a webhook's time is converted by. A recorded webhook must not be valid for
-	// ever because its relayer sends a wrong Date.
-	maxAhead = 24 * time.Hour
-	// refusalRate and refusalBurst are how many refused webhooks a second have their relayer looked up, for the log.
-	refusalRate, refusalBurst = 1, 5
-)
+// refusalRate and refusalBurst are how many refused webhooks a second have their relayer looked up, for the log.
+const refusalRate, refusalBurst = 1, 5
 
 // refusedWebhooks names the relayers whose webhooks are refused in the log.
 type refusedWebhooks struct{ lookups *rate.Limiter }
@@ -39,14 +35,11 @@ func (h *Handler) senders(ctx context.Context, c *call, body []byte) []store.Sen
 	return senders
 }
 
-// convert returns how far the clock of a webhook's relayer is ahead, if the webhook is new by that clock. Its signature is valid.
-func (h *Handler) convert(ctx context.Context, c *call, body []byte, at time.Time) (ahead time.Duration, ok bool) {
-	for _, s := range h.senders(ctx, c, body) {
-		if s.Ahead.Abs() <= maxAhead && time.Now().Add(s.Ahead).Sub(at).Abs() <= signature.DefaultTolerance {
-			return s.Ahead, true
-		}
-	}
-	return 0, false
+// isNew reports whether a webhook is new by the clock of its relayer. Its signature is valid.
+func (h *Handler) isNew(ctx context.Context, c *call, body []byte, at time.Time) bool {
+	return slices.ContainsFunc(h.senders(ctx, c, body), func(s store.Sender) bool {
+		return time.Now().Add(s.Ahead).Sub(at).Abs() <= signature.DefaultTolerance
+	})
 }
 
 // refuse logs a refused webhook with the relayer that its body names. The process's log omits lines that repeat within a minute.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
@@ -40,6 +41,38 @@ func TestWebhook_RelayersClockIsOff_IsComparedByIts(t *testing.T) {
 	_, err = s.db.Exec(t.Context(), `UPDATE relay_relayer_clocks SET ahead = '20 minutes', measured_at = now() - interval '2 hours'`)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusUnauthorized, report("confirmed", 5, 20*time.Minute), "measured too long ago")
+}
+
+// A relayer without revisions, whose clock is off by less than a webhook may be old, is compared with the answers that a consumer got.
+func TestWebhook_RelayersClockIsSlightlyOff_IsNewerThanACheck(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"behind": -3 * time.Minute, "ahead": 3 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, nil, nil)
+			require.NoError(t, s.store.RecordClocks(t.Context(), map[string]time.Duration{"oz-relayer-0": ahead}))
+			report := func(status string, ago time.Duration) {
+				body := nested("r1", status, 0, time.Now().Add(ahead-ago))
+				code, _ := s.report(body, signature.HeaderOpenZeppelin, sign(newSecret, body))
+				require.Equal(t, http.StatusOK, code)
+			}
+			report("pending", 10*time.Second) // it is kept
+			s.atRelayer(s.post(`{"to": `+to+`, "transactionId": "order-1"}`), "r1")
+			read := func() *relay.Transaction {
+				tx, err := s.store.Get(t.Context(), "shop", "order-1")
+				require.NoError(t, err)
+				return tx
+			}
+			tx := read()
+			_, err := s.store.Apply(t.Context(), []relay.Update{{
+				ID: tx.ID, Attempt: tx.Attempt, RelayerTx: "r1", Status: relay.Mined, Hash: &common.Hash{1}, At: time.Now().Add(-5 * time.Second),
+			}})
+			require.NoError(t, err)
+			require.Equal(t, relay.Mined, read().Status, "it is newer than what was kept")
+			report("submitted", 7*time.Second)
+			require.Equal(t, relay.Mined, read().Status, "it is older than the check")
+			report("confirmed", 0)
+			require.Equal(t, relay.Confirmed, read().Status)
+		})
+	}
 }
 
 // An operator must see whose webhooks are refused, and why, without a line for each of them.

@@ -31,7 +31,7 @@ type received struct {
 
 // webhook receives a report of a relayer.
 func (h *Handler) webhook(ctx context.Context, c *call) error {
-	body, signedAt, ahead, err := h.verified(ctx, c)
+	body, signedAt, err := h.verified(ctx, c)
 	if errors.Is(err, errBadSignature) {
 		h.metrics.webhooks.WithLabelValues("refused").Inc()
 		return err
@@ -55,7 +55,6 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 	if report.At.IsZero() {
 		report.At = signedAt
 	}
-	report.At = report.At.Add(-ahead)
 	applied, err := c.reports.Do(ctx, report)
 	if err != nil {
 		h.metrics.webhooks.WithLabelValues("failed").Inc()
@@ -68,28 +67,25 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 }
 
 // verified reads a webhook's body and verifies its signature. Without a signature, it does not read the body. It returns the time that
-// was signed, and how far the relayer's clock is ahead, if only that explains the time.
-func (h *Handler) verified(ctx context.Context, c *call) (body []byte, at time.Time, ahead time.Duration, err error) {
+// was signed, by the relayer's clock.
+func (h *Handler) verified(ctx context.Context, c *call) (body []byte, at time.Time, err error) {
 	if !signature.Given(c.r.Header) {
-		return nil, at, 0, errBadSignature
+		return nil, at, errBadSignature
 	}
 	body, release, err := h.unverified.read(ctx, c.w, c.r)
 	if err != nil {
-		return nil, at, 0, err
+		return nil, at, err
 	}
 	defer release()
 	v, err := signature.Verify(h.cfg.Secrets, c.r.Header, body, time.Now(), 0)
-	if errors.Is(err, signature.ErrTime) {
-		var ok bool
-		if ahead, ok = h.convert(ctx, c, body, v.At); ok {
-			err = nil
-		}
+	if errors.Is(err, signature.ErrTime) && h.isNew(ctx, c, body, v.At) {
+		err = nil
 	}
 	if err != nil {
 		h.refuse(ctx, c, body, err)
-		return nil, at, 0, errBadSignature
+		return nil, at, errBadSignature
 	}
-	return body, v.At, ahead, nil
+	return body, v.At, nil
 }
 
 // result is the value of a metric.

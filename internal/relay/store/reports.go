@@ -32,8 +32,9 @@ const rank = `CASE %s WHEN 'unknown' THEN 0 WHEN 'submitted' THEN 1 WHEN 'mined'
 // OpenZeppelin's relayer writes the no-op's call before its hash. Otherwise the hash is not the transaction's, and confirmed becomes
 // unknown, because only the chain shows which of the two was executed.
 //
-// A report that names the transaction is the answer to a check. It counts also with the revision that is known: the relayer is there, and
-// a transaction that became unknown because no relayer answered goes on.
+// A report that names the transaction is the answer to a check, and its time is the consumer's. The time of any other one is the
+// relayer's, and is converted. The answer to a check counts also with the revision that is known: the relayer is there, and a transaction
+// that became unknown because no relayer answered goes on.
 //
 // The answer to a check counts with a lower revision, too, if the row still has the one that it had when the relayer was asked: no other
 // report came meanwhile, so the relayer's own history went back, as after a restore from a backup.
@@ -55,11 +56,13 @@ func applySQL(enqueueRequeued string) string {
 			SELECT DISTINCT ON (m.id) m.id, a.* FROM matched m JOIN asked a USING (n)
 			ORDER BY m.id, revision DESC, at DESC NULLS LAST, ` + fmt.Sprintf(rank, "status") + ` DESC
 		), locked AS MATERIALIZED (
-			SELECT t.id, e.status, e.reason, e.tx_hash, a.revision, coalesce(a.at, now()) AS at,
+			SELECT t.id, e.status, e.reason, e.tx_hash, a.revision, call.at,
 				call.withdrawn, call.backward, t.relayer, t.relayer_url, t.relayer_id, t.scope, t.relayer_tx,
 				(t.status, t.status_reason) <> (e.status, e.reason) OR e.tx_hash IS DISTINCT FROM t.tx_hash AND e.tx_hash IS NOT NULL AS visible
 			FROM newest a JOIN relay_transactions t ON t.id = a.id
-			CROSS JOIN LATERAL (SELECT coalesce(a.digest <> t.digest, false) AND (a.tx_hash IS NULL OR a.tx_hash IS DISTINCT FROM t.tx_hash
+			LEFT JOIN relay_relayer_clocks o ON a.tx IS NULL AND o.relayer = t.relayer AND ` + measured("o") + `
+			CROSS JOIN LATERAL (SELECT LEAST(a.at - coalesce(o.ahead, '0'), now()) AS at, -- a clock that is ahead would hide later reports
+				coalesce(a.digest <> t.digest, false) AND (a.tx_hash IS NULL OR a.tx_hash IS DISTINCT FROM t.tx_hash
 				AND NOT EXISTS (SELECT FROM relay_history h WHERE h.tx = t.id AND h.tx_hash = a.tx_hash)) AS differs,
 				t.withdrawing AND t.scope <> '' AND a.status = 'canceled' AS withdrawn,
 				coalesce(a.known = t.reported_revision AND a.revision BETWEEN 1 AND t.reported_revision - 1, false) AS backward,
@@ -79,7 +82,7 @@ func applySQL(enqueueRequeued string) string {
 					THEN a.revision > t.reported_revision OR a.revision = t.reported_revision AND a.tx IS NOT NULL
 				WHEN a.at IS NULL THEN (` + fmt.Sprintf(rank, "a.status") + `, e.tx_hash IS NOT NULL)
 					> (` + fmt.Sprintf(rank, "t.status") + `, t.tx_hash IS NOT NULL)
-				ELSE (a.at, ` + fmt.Sprintf(rank, "a.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
+				ELSE (call.at, ` + fmt.Sprintf(rank, "a.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
 			ORDER BY t.id FOR UPDATE OF t
 		), seen AS (
 			UPDATE relay_transactions t SET
@@ -140,9 +143,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		}
 	}
 	rows, err := s.db.Query(ctx, `WITH asked AS MATERIALIZED (
-			SELECT n, tx, relayer_tx, status, reason, tx_hash, revision, digest, attempt, known,
-				CASE WHEN at <= now() THEN at WHEN at > now() THEN now() END AS at -- a clock that is ahead would hide later reports
-			FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[], $9::bytea[],
+			SELECT * FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[], $9::bytea[],
 				$10::int[], $11::int[]) AS a (n, tx, relayer_tx, status, reason, tx_hash, revision, at, digest, attempt, known)
 		), `+s.apply+`, kept AS (
 			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at, digest)
