@@ -101,6 +101,7 @@ type query struct {
 	failed   *failedBatch    // a batch whose cause of failure is not known yet
 	faulty   bool            // a call failed alone as it did in a batch
 	tries    int             // in a row that were refused because of a rate limit
+	sentAt   time.Time       // when the pace allowed the last request
 }
 
 // failedBatch is a batch that failed.
@@ -156,6 +157,7 @@ func (q *query) step(ctx context.Context) error {
 	if err != nil {
 		return q.refused(err)
 	}
+	q.sentAt = time.Now()
 	chunk := slices.Clone(q.left[:n])
 	if q.failed != nil {
 		chunk[0] = q.failed.alone
@@ -187,7 +189,7 @@ func (q *query) sendBatch(ctx context.Context, chunk []int, calls []call) error 
 			q.ep.limit(limit)
 			return q.refused(limit)
 		case limited:
-			q.ep.pace.void(len(calls))
+			q.ep.pace.void(len(calls), q.sentAt)
 		}
 		q.failed = &failedBatch{size: len(calls), err: ex.err, alone: chunk[0]}
 		return nil
@@ -262,7 +264,7 @@ func (q *query) partlyRefused(chunk []int, calls []call, answers []answer, progr
 		}
 	}
 	if about > 0 {
-		q.ep.slowDown(about)
+		q.ep.slowDown(about, q.sentAt)
 	}
 	q.settle(which, final)
 }
@@ -321,7 +323,7 @@ func (q *query) sendSingles(ctx context.Context, chunk []int, calls []call) erro
 	e, _ := errors.AsType[*RateLimitError](limit)
 	again := e.RetryAfter == 0 && q.countsCalls(calls...)
 	if again {
-		q.ep.slowDown(refused)
+		q.ep.slowDown(refused, q.sentAt)
 	}
 	if len(got) > 0 {
 		return nil

@@ -22,7 +22,8 @@ import (
 type provider struct {
 	identity
 	perSecond int
-	whole     bool // a request with more calls than are left is refused as a whole
+	whole     bool          // a request with more calls than are left is refused as a whole
+	latency   time.Duration // from a request's arrival to its answer
 
 	mu       sync.Mutex
 	second   int64
@@ -35,6 +36,14 @@ type provider struct {
 func (p *provider) close() {}
 
 func (p *provider) do(ctx context.Context, calls []call, _ bool) ([]answer, error) {
+	answers, err := p.receive(ctx, calls)
+	if p.latency > 0 && err == nil {
+		<-time.After(p.latency)
+	}
+	return answers, err
+}
+
+func (p *provider) receive(ctx context.Context, calls []call) ([]answer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -206,18 +215,18 @@ func TestPace_Refusals_LowerAndForget(t *testing.T) {
 			return granted
 		}
 		require.Equal(t, 1000, take(1000), "no limit is known")
-		require.InDelta(t, 500, p.refuse(1000), 1, "halved at most")
-		require.InDelta(t, 500, p.refuse(1000), 1, "once in a second")
+		require.InDelta(t, 500, p.refuse(1000, time.Now()), 1, "halved at most")
+		require.InDelta(t, 500, p.refuse(1000, time.Now()), 1, "once in a second")
 		<-time.After(2 * time.Second)
 		require.Equal(t, 100, take(100))
-		require.InDelta(t, 251, p.refuse(100), 2)
+		require.InDelta(t, 251, p.refuse(100, time.Now()), 2)
 		<-time.After(2 * time.Second)
 		require.Equal(t, 200, take(200))
-		require.InDelta(t, 190, p.refuse(10), 1, "the number that was accepted")
+		require.InDelta(t, 190, p.refuse(10, time.Now()), 1, "the number that was accepted")
 		for range 20 {
 			<-time.After(2 * time.Second)
 			take(1)
-			p.refuse(1)
+			p.refuse(1, time.Now())
 		}
 		require.InDelta(t, 1, p.limit(time.Now()), 0.01)
 		require.Equal(t, 1, take(10))

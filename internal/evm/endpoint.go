@@ -168,9 +168,9 @@ func (ep *endpoint) admit(ctx context.Context, n int) (int, error) {
 	return granted, nil
 }
 
-// slowDown lowers the endpoint's pace because it refused some calls.
-func (ep *endpoint) slowDown(refused int) {
-	limit := ep.pace.refuse(refused)
+// slowDown lowers the endpoint's pace because it refused some calls of a request that was sent at a time.
+func (ep *endpoint) slowDown(refused int, sentAt time.Time) {
+	limit := ep.pace.refuse(refused, sentAt)
 	ep.log.Debug("endpoint refused calls because of a rate limit", "calls", refused, "calls_per_second", int(limit))
 }
 

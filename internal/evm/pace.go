@@ -3,14 +3,18 @@ package evm
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	// paceWindow is the time in which a limit allows its number of calls. It exceeds the provider's second, because requests
-	// do not take equally long to arrive.
-	paceWindow = time.Second + 50*time.Millisecond
+	// paceWindow is the time in which a limit allows its number of calls. It exceeds the provider's second by paceJitter,
+	// because requests do not take equally long to arrive.
+	paceWindow = time.Second + paceJitter
+	paceJitter = 50 * time.Millisecond
+	// paceMemory is how late a refusal may arrive after its request, and still lower the limit.
+	paceMemory = 15 * time.Second
 	// paceGrowth is how a learned limit grows: by a factor of e^(paceGrowth·t²), t seconds after the last refusal. That is a
 	// tenth after 10 s, and 36 after a minute, so one false refusal does not slow an endpoint down for long.
 	paceGrowth = 0.001
@@ -25,7 +29,7 @@ type pace struct {
 	turns [len(portions)]chan struct{} // of each portion, full while one caller waits for room; the others wait for their turn
 
 	mu        sync.Mutex
-	recent    []sent    // within paceWindow, oldest first
+	recent    []sent    // within paceMemory and paceWindow before that, oldest first
 	learned   float64   // at refusedAt; 0 if no limit is known
 	refusedAt time.Time // when the limit was last lowered
 }
@@ -87,16 +91,18 @@ func (p *pace) tryTake(n int, by portion) (granted int, wait time.Duration) {
 	now := time.Now()
 	p.expire(now)
 	if limit := p.limit(now); limit > 0 {
-		all, own := 0, 0
-		for _, s := range p.recent {
-			if all += s.calls; s.by == by {
+		all, own, oldest := 0, 0, now
+		for _, s := range slices.Backward(p.recent) {
+			if now.Sub(s.at) >= paceWindow {
+				break
+			}
+			if all, oldest = all+s.calls, s.at; s.by == by {
 				own += s.calls
 			}
 		}
-		n = min(n, int(limit)-all, max(1, int(limit*portions[by]))-own)
-	}
-	if n <= 0 {
-		return 0, max(p.recent[0].at.Add(paceWindow).Sub(now), time.Millisecond)
+		if n = min(n, int(limit)-all, max(1, int(limit*portions[by]))-own); n <= 0 {
+			return 0, max(oldest.Add(paceWindow).Sub(now), time.Millisecond)
+		}
 	}
 	p.recent = append(p.recent, sent{at: now, calls: n, by: by})
 	return n, 0
@@ -104,7 +110,7 @@ func (p *pace) tryTake(n int, by portion) (granted int, wait time.Duration) {
 
 func (p *pace) expire(now time.Time) {
 	old := 0
-	for old < len(p.recent) && now.Sub(p.recent[old].at) >= paceWindow {
+	for old < len(p.recent) && now.Sub(p.recent[old].at) >= paceMemory+paceWindow {
 		old++
 	}
 	p.recent = p.recent[old:]
@@ -124,23 +130,25 @@ func (p *pace) limit(now time.Time) float64 {
 	return limit
 }
 
-// refuse records that the provider has refused some of the calls of recent requests because of their number. It lowers the
-// limit to what the provider has accepted in the last second, but by no more than half. Refusals within a second lower it
-// once. It returns the new limit.
-func (p *pace) refuse(calls int) float64 {
+// refuse records that the provider has refused some of the calls of a request, sent at a time, because of their number. It
+// lowers the limit to what the provider accepted of the calls sent in the second before, but by no more than half. Requests
+// that were sent before the limit was last lowered, or within a second after that, do not lower it again. It returns the
+// limit, 0 if none is known.
+func (p *pace) refuse(calls int, at time.Time) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.expire(now)
-	p.mark(calls)
+	p.mark(calls, at)
 	before := p.limit(now)
-	if p.learned > 0 && now.Sub(p.refusedAt) < paceWindow {
+	if p.learned > 0 && at.Sub(p.refusedAt) < paceWindow || now.Sub(at) >= paceMemory {
 		return before
 	}
 	all, accepted := 0, 0
 	for _, s := range p.recent {
-		all += s.calls
-		accepted += s.calls - s.refused
+		if d := at.Sub(s.at); d < paceWindow && d >= -paceJitter {
+			all += s.calls
+			accepted += s.calls - s.refused
+		}
 	}
 	if before == 0 {
 		before = float64(all)
@@ -149,17 +157,20 @@ func (p *pace) refuse(calls int) float64 {
 	return p.limit(now)
 }
 
-// void records that the provider has refused a whole batch, for a reason that is not known yet.
-func (p *pace) void(calls int) {
+// void records that the provider has refused a whole batch, sent at a time, for a reason that is not known yet.
+func (p *pace) void(calls int, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mark(calls)
+	p.mark(calls, at)
 }
 
-// mark marks calls of the newest requests as refused. p.mu is held.
-func (p *pace) mark(calls int) {
+// mark marks calls of the newest requests that were sent by a time as refused. p.mu is held.
+func (p *pace) mark(calls int, at time.Time) {
 	for i := len(p.recent) - 1; i >= 0 && calls > 0; i-- {
 		s := &p.recent[i]
+		if s.at.After(at) {
+			continue
+		}
 		more := min(calls, s.calls-s.refused)
 		s.refused += more
 		calls -= more
