@@ -101,6 +101,7 @@ type query struct {
 	failed   *failedBatch    // a batch whose cause of failure is not known yet
 	faulty   bool            // a call failed alone as it did in a batch
 	tries    int             // in a row that were refused because of a rate limit
+	waited   time.Duration   // for the pace, in all
 	sentAt   time.Time       // when the pace allowed the last request
 }
 
@@ -153,7 +154,7 @@ func (q *query) step(ctx context.Context) error {
 	case single && !q.ordered:
 		size = min(singles, len(q.left))
 	}
-	n, err := q.ep.admit(ctx, size)
+	n, err := q.admit(ctx, size)
 	if err != nil {
 		return q.refused(err)
 	}
@@ -170,6 +171,28 @@ func (q *query) step(ctx context.Context) error {
 		return q.sendSingles(ctx, chunk, calls)
 	}
 	return q.sendBatch(ctx, chunk, calls)
+}
+
+// errPaceBusy ends a wait for the pace.
+var errPaceBusy = errors.New("other calls use up the endpoint's pace")
+
+// admit waits until the endpoint's pace allows at least one of n calls, and returns how many may be sent. While other
+// endpoints follow, the query waits for paceWindow in all.
+func (q *query) admit(ctx context.Context, n int) (int, error) {
+	if ctx.Value(othersFollow{}) == nil {
+		return q.ep.admit(ctx, n)
+	}
+	// Some time is always left, so that a call is sent that need not wait.
+	left := max(paceWindow-q.waited, 10*time.Millisecond)
+	waiting, cancel := context.WithTimeoutCause(ctx, left, errPaceBusy)
+	defer cancel()
+	began := time.Now()
+	granted, err := q.ep.admit(waiting, n)
+	q.waited += time.Since(began)
+	if err != nil && !isRateLimit(err) && errors.Is(context.Cause(waiting), errPaceBusy) {
+		err = &RateLimitError{Endpoint: q.ep.name, RetryAfter: paceWindow, Reason: errPaceBusy.Error()}
+	}
+	return granted, err
 }
 
 func (q *query) sendBatch(ctx context.Context, chunk []int, calls []call) error {

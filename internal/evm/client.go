@@ -160,15 +160,23 @@ func eachOf(ctx context.Context, eps []*endpoint, f func(ctx context.Context, ep
 	return errors.Join(problems...)
 }
 
-// share returns a context with 1/n of the time that is left in ctx. An endpoint that hangs must not use up the time of
-// the n-1 others.
+// share returns the context in which the first of n endpoints is asked. It has 1/n of the time that is left in ctx, because
+// an endpoint that hangs must not use up the time of the n-1 others. Unless the endpoint is the last one, its queries wait
+// for its pace only for paceWindow, because the next one may be faster.
 func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	if n <= 1 {
+		return context.WithCancel(ctx)
+	}
+	ctx = context.WithValue(ctx, othersFollow{}, true)
 	deadline, ok := ctx.Deadline()
-	if !ok || n <= 1 {
+	if !ok {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(n))
 }
+
+// othersFollow is the key of a context in which an endpoint is asked that is not the last one.
+type othersFollow struct{}
 
 // Call forwards a call and returns the raw result. params is a JSON array, or nil for none. If an endpoint gives no
 // answer, the next one is asked, so the method should be safe to repeat; use Send for transactions. Errors wrap a

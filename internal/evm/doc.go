@@ -29,7 +29,8 @@
 // the size (batch.go). Otherwise the endpoint counts as failing. Larger batches are tried again after growing pauses.
 //
 // Providers count each item of a batch, and answer those that they allow. Answers that came count. The others are sent again
-// at a pace that is learned from the refusals, and bounded by Config.MaxRPS (pace.go). A method that an endpoint has not
+// at a pace that is learned from the refusals, and bounded by Config.MaxRPS (pace.go). A call that would wait for the pace of
+// an endpoint for more than a second goes on to the next one; it waits for the last one. A method that an endpoint has not
 // answered recently does not change its pace: a limit of such a method is about the method.
 //
 // # Consistent reads

@@ -1,12 +1,16 @@
 package evm
 
 import (
+	"context"
+	"fmt"
+	"math/big"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 )
 
 // A refusal that arrives long after its request lowers the limit as one that arrives at once.
@@ -52,4 +56,79 @@ func TestPaceRefuse_SentBeforeTheLastRefusal_LimitStays(t *testing.T) {
 		<-time.After(paceMemory)
 		require.InDelta(t, 120, p.refuse(50, second), 2, "nothing is known about a request that long ago")
 	})
+}
+
+// raws returns transactions for a provider.
+func raws(n int) []Raw {
+	txs := make([]Raw, n)
+	for i := range txs {
+		hash := common.BigToHash(big.NewInt(int64(i + 1)))
+		txs[i] = Raw{Hash: hash, Bytes: hash.Bytes()}
+	}
+	return txs
+}
+
+// Callers that would wait for a slow endpoint use the next one, whether the calls are many or one caller has many of them.
+func TestMaxRPS_PreferredIsSlow_NextEndpointIsUsed(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	txs := raws(n)
+	for name, ask := range map[string]func(context.Context, *Client) error{
+		"sends": func(ctx context.Context, c *Client) error {
+			var group errgroup.Group
+			for i := range txs {
+				group.Go(func() error { return errOf(c.Send(ctx, txs[i:i+1])) })
+			}
+			return group.Wait()
+		},
+		"send of many": func(ctx context.Context, c *Client) error { return errOf(c.Send(ctx, txs)) },
+		"reads": func(ctx context.Context, c *Client) error {
+			var group errgroup.Group
+			for range n {
+				group.Go(func() error { _, err := c.Balances(ctx, make([]common.Address, 1)); return err })
+			}
+			return group.Wait()
+		},
+		"read of many": func(ctx context.Context, c *Client) error {
+			_, err := c.Balances(ctx, make([]common.Address, n))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				slow, quick := &provider{perSecond: 5}, &provider{perSecond: 1000}
+				c := openProvider(t, Config{MaxRPS: []int{5, 0}}, slow, quick)
+				began := time.Now()
+				require.NoError(t, ask(t.Context(), c))
+				require.LessOrEqual(t, time.Since(began), 3*paceWindow, "one to verify the chain, one for the calls")
+				require.Positive(t, slow.accepted)
+				require.Zero(t, slow.refused+quick.refused)
+				require.Equal(t, standingGood, c.endpoints[0].healthOf(time.Now(), sendMethod, "eth_getBalance"))
+			})
+		})
+	}
+}
+
+// Callers wait for the last endpoint, because there is no other.
+func TestMaxRPS_AllAreSlow_CallersWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, b := &provider{perSecond: 25}, &provider{perSecond: 25}
+		c := openProvider(t, Config{MaxRPS: []int{25}}, a, b)
+		require.NoError(t, errOf(c.Send(t.Context(), raws(200))))
+		_, err := c.Balances(t.Context(), make([]common.Address, 200))
+		require.NoError(t, err)
+		require.Zero(t, a.refused+b.refused)
+	})
+}
+
+// errOf returns the error of the first transaction that no endpoint has.
+func errOf(results []Result) error {
+	for _, r := range results {
+		if !r.Outcome.Done() {
+			return fmt.Errorf("%s: %w", r.Outcome, r.Err)
+		}
+	}
+	return nil
 }
