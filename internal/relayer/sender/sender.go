@@ -127,6 +127,8 @@ const (
 	signLimit = 30 * time.Second
 	// stopLimit is how long a stop waits for signers. Another process signs the rest.
 	stopLimit = 5 * time.Second
+	// sendLimit is how long a stop waits for signers and nodes together. Another process sends the rest, which is stored.
+	sendLimit = 2 * stopLimit
 )
 
 // group bounds the attempts of one statement, and of one broadcast call.
@@ -168,23 +170,28 @@ func New(cfg Config) *Sender {
 	return s
 }
 
-// Run runs the stages until ctx ends, and then finishes the accepted jobs, except those that signers do not sign in time.
-// It returns nil, and may be called once.
+// Run runs the stages until ctx ends, and then finishes the accepted jobs, except those that signers do not sign and nodes do
+// not receive in time. It returns nil, and may be called once.
 func (s *Sender) Run(ctx context.Context) error {
 	// Each stage ends after the one before it, so that accepted jobs are finished.
 	var broadcasters, rest errgroup.Group
 	work := context.WithoutCancel(ctx)
 	signing, giveUp := context.WithCancel(work)
 	defer giveUp()
+	sending, cutOff := context.WithCancelCause(work)
+	defer cutOff(nil)
 	s.startSigning(signing)
 	for _, shard := range s.shards {
-		broadcasters.Go(func() error { s.broadcast(work, shard); return nil })
+		broadcasters.Go(func() error { s.broadcast(sending, shard); return nil })
 	}
 	rest.Go(func() error { s.store(work); return nil })
 	var recorder errgroup.Group
 	recorder.Go(func() error { s.record(work); return nil })
 	<-ctx.Done()
 	late := time.AfterFunc(stopLimit, giveUp)
+	// A signer may wait for its turn behind the sends, so this does not begin when signing has ended.
+	tooLate := time.AfterFunc(sendLimit, func() { cutOff(errStopped) })
+	defer tooLate.Stop()
 	s.stopSigning()
 	late.Stop()
 	close(s.signed)
@@ -372,9 +379,12 @@ func (s *Sender) broadcastShard(key common.Address) chan<- *relayer.Attempt {
 	return s.shards[int(key[len(key)-1])%len(s.shards)]
 }
 
+// errStopped ends the sends of a process that stops.
+var errStopped = errors.New("the process stops, and the nodes are slow")
+
 func (s *Sender) broadcast(ctx context.Context, shard <-chan *relayer.Attempt) {
 	for attempts := range groups(shard, 0) {
-		if err := s.cfg.Ready(); err != nil {
+		if err := cmp.Or(context.Cause(ctx), s.cfg.Ready()); err != nil {
 			s.cfg.Log.Warn("stored attempts are not broadcasted", "count", len(attempts), "err", err)
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -466,6 +467,50 @@ func TestSender_StopWhileSignerHangs_DropsQueuedJobs(t *testing.T) {
 		require.NoError(t, <-done)
 		require.Equal(t, stopLimit, time.Since(began))
 		require.Empty(t, p.sent)
+	})
+}
+
+// slowChain takes a minute for each send.
+type slowChain struct {
+	*parts
+	sends atomic.Int64
+}
+
+func (c *slowChain) Send(ctx context.Context, raws []evm.Raw) []evm.Result {
+	c.sends.Add(1)
+	select {
+	case <-time.After(time.Minute):
+		return c.parts.Send(ctx, raws)
+	case <-ctx.Done():
+		return make([]evm.Result, len(raws)) // unknown
+	}
+}
+
+// A stop does not wait until nodes have received all stored attempts. The results of those that were being sent are recorded.
+func TestSender_StopWhileNodesAreSlow_LeavesStoredAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var chain *slowChain
+		s, p, keys := setup(t, func(c *Config) {
+			chain = &slowChain{parts: c.Chain.(*parts)}
+			c.Chain = chain
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		for nonce := range uint64(5 * group) {
+			s.Sign(NewJob(tx(keys[0], nonce)))
+		}
+		synctest.Wait()
+		began := time.Now()
+		stop()
+		require.NoError(t, <-done)
+		require.Equal(t, sendLimit, time.Since(began))
+		require.EqualValues(t, 1, chain.sends.Load())
+		require.NotEmpty(t, p.recorded)
+		require.LessOrEqual(t, len(p.recorded), group)
+		for _, b := range p.recorded {
+			require.Equal(t, relayer.Unknown, b.Status)
+		}
 	})
 }
 
