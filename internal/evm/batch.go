@@ -90,7 +90,7 @@ func (ep *endpoint) batchFailed(n int, why error) {
 type query struct {
 	ep      *endpoint
 	calls   []call
-	ordered bool // calls do not overtake each other
+	ordered bool // the calls are sends, which do not overtake each other
 	patient bool // no other endpoint can be asked instead
 	// settled is called for each call that has its answer.
 	settled func(i int, a answer)
@@ -179,15 +179,19 @@ var errPaceBusy = errors.New("other calls use up the endpoint's pace")
 // admit waits until the endpoint's pace allows at least one of n calls, and returns how many may be sent. While other
 // endpoints follow, the query waits for paceWindow in all.
 func (q *query) admit(ctx context.Context, n int) (int, error) {
+	k := reads
+	if q.ordered {
+		k = sends
+	}
 	if ctx.Value(othersFollow{}) == nil {
-		return q.ep.admit(ctx, n)
+		return q.ep.admit(ctx, n, k)
 	}
 	// Some time is always left, so that a call is sent that need not wait.
 	left := max(paceWindow-q.waited, 10*time.Millisecond)
 	waiting, cancel := context.WithTimeoutCause(ctx, left, errPaceBusy)
 	defer cancel()
 	began := time.Now()
-	granted, err := q.ep.admit(waiting, n)
+	granted, err := q.ep.admit(waiting, n, k)
 	q.waited += time.Since(began)
 	if err != nil && !isRateLimit(err) && errors.Is(context.Cause(waiting), errPaceBusy) {
 		err = &RateLimitError{Endpoint: q.ep.name, RetryAfter: paceWindow, Reason: errPaceBusy.Error()}

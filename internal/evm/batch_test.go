@@ -207,7 +207,7 @@ func TestPace_Refusals_LowerAndForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPace(0)
 		take := func(n int) int {
-			granted, _, err := p.take(t.Context(), n, wholeLimit)
+			granted, _, err := p.take(t.Context(), n, wholeLimit, reads)
 			require.NoError(t, err)
 			return granted
 		}

@@ -175,6 +175,10 @@ func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(n))
 }
 
+// patience is how long all requests to one endpoint may take, with the waits for its pace, if nobody waits for them or the
+// caller has set no limit: a few times the limit of one request.
+func (c *Client) patience() time.Duration { return 4 * c.cfg.Timeout }
+
 // othersFollow is the key of a context in which an endpoint is asked that is not the last one.
 type othersFollow struct{}
 

@@ -157,8 +157,8 @@ func (ep *endpoint) send(ctx context.Context, calls []call, patient bool) ([]ans
 }
 
 // admit waits until the endpoint's pace allows at least one of n calls, and returns how many may be sent.
-func (ep *endpoint) admit(ctx context.Context, n int) (int, error) {
-	granted, wait, err := ep.pace.take(ctx, n, ep.cfg.portion())
+func (ep *endpoint) admit(ctx context.Context, n int, k kind) (int, error) {
+	granted, wait, err := ep.pace.take(ctx, n, ep.cfg.portion(), k)
 	switch {
 	case err != nil:
 		return 0, &TransportError{Endpoint: ep.name, Err: err}

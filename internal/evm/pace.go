@@ -25,10 +25,14 @@ const (
 // pace bounds the calls that are sent to an endpoint in any second. Each item of a batch is a call. Several clients of an
 // endpoint share it.
 type pace struct {
-	most  float64                      // by configuration; 0 for any
-	turns [len(portions)]chan struct{} // of each portion, full while one caller waits for room; the others wait for their turn
+	most float64 // by configuration; 0 for any
+	// Of each portion one caller waits for room, and holds its turn. Callers of a kind wait in line for that, so that a long
+	// line of sends does not hold up reads: the first ones of the lines take turns.
+	turns [len(portions)]chan struct{}
+	lines [len(portions)][kinds]chan struct{}
 
 	mu        sync.Mutex
+	waiting   [len(portions)][kinds]int
 	recent    []sent    // within paceMemory and paceWindow before that, oldest first
 	learned   float64   // at refusedAt; 0 if no limit is known
 	refusedAt time.Time // when the limit was last lowered
@@ -51,22 +55,41 @@ const (
 
 var portions = [...]float64{wholeLimit: 1, halfLimit: 0.5}
 
+// kind is a kind of callers.
+type kind int
+
+const (
+	reads kind = iota
+	sends
+	kinds
+)
+
 func newPace(most int) *pace {
 	p := &pace{most: float64(most)}
 	for i := range p.turns {
 		p.turns[i] = make(chan struct{}, 1)
+		for k := range p.lines[i] {
+			p.lines[i][k] = make(chan struct{}, 1)
+		}
 	}
 	return p
 }
 
 // take waits until at least one of n calls may be sent, and returns how many may. If that is not before the deadline of
 // ctx, it returns the time to wait.
-func (p *pace) take(ctx context.Context, n int, by portion) (granted int, wait time.Duration, err error) {
-	select {
-	case p.turns[by] <- struct{}{}:
-		defer func() { <-p.turns[by] }()
-	case <-ctx.Done():
-		return 0, 0, ctx.Err()
+func (p *pace) take(ctx context.Context, n int, by portion, k kind) (granted int, wait time.Duration, err error) {
+	wait, leave := p.join(by, k)
+	defer leave()
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < wait {
+		return 0, wait, nil
+	}
+	for _, turn := range []chan struct{}{p.lines[by][k], p.turns[by]} {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		}
 	}
 	for {
 		if granted, wait = p.tryTake(n, by); granted > 0 {
@@ -82,6 +105,22 @@ func (p *pace) take(ctx context.Context, n int, by portion) (granted int, wait t
 			timer.Stop()
 			return 0, 0, ctx.Err()
 		}
+	}
+}
+
+// join counts a caller as waiting until it leaves. It returns the least time that the callers before it in line take.
+func (p *pace) join(by portion, k kind) (wait time.Duration, leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if limit := p.limit(time.Now()); limit > 0 {
+		inWindow := max(1, int(limit*portions[by]))
+		wait = time.Duration(p.waiting[by][k]/inWindow-1) * paceWindow
+	}
+	p.waiting[by][k]++
+	return max(0, wait), func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.waiting[by][k]--
 	}
 }
 

@@ -42,11 +42,11 @@ func TestPaceRefuse_SentBeforeTheLastRefusal_LimitStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPace(0)
-		_, _, err := p.take(t.Context(), 100, wholeLimit)
+		_, _, err := p.take(t.Context(), 100, wholeLimit, reads)
 		require.NoError(t, err)
 		first := time.Now()
 		<-time.After(2 * time.Second)
-		_, _, err = p.take(t.Context(), 200, wholeLimit)
+		_, _, err = p.take(t.Context(), 200, wholeLimit, reads)
 		require.NoError(t, err)
 		second := time.Now()
 		<-time.After(3 * time.Second)
@@ -131,4 +131,50 @@ func errOf(results []Result) error {
 		}
 	}
 	return nil
+}
+
+// Sends that continue in the background at a slow endpoint are few, end in time, and leave it some calls for reads.
+func TestSendToAll_OneEndpointIsSlow_BackgroundIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow, quick := &provider{perSecond: 5}, &provider{perSecond: 100_000}
+		c := openProvider(t, Config{MaxRPS: []int{5, 0}, Timeout: 5 * time.Second}, slow, quick)
+		txs := raws(2000)
+		began := time.Now()
+		for i := range txs {
+			require.NoError(t, errOf(c.SendToAll(t.Context(), txs[i:i+1])))
+		}
+		require.Zero(t, time.Since(began))
+		synctest.Wait()
+		require.LessOrEqual(t, c.endpoints[0].pace.waiting[wholeLimit][sends], 5*20+5, "those that have their turn in time")
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := c.LatestOf(ctx, c.endpoints[0].name)
+		require.NoError(t, err)
+		c.background.Wait()
+		require.LessOrEqual(t, time.Since(began), 25*time.Second)
+		require.Greater(t, slow.accepted, 50, "it still receives what it can")
+		require.Zero(t, slow.refused)
+		require.Zero(t, c.endpoints[0].pace.waiting[wholeLimit][sends])
+	})
+}
+
+// The wait for an endpoint's pace ends at a node that gives no turn.
+func TestAnchors_PaceIsUsedUp_Ends(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		busy, free := &provider{perSecond: 1}, &provider{perSecond: 1000}
+		c := openProvider(t, Config{MaxRPS: []int{1, 0}, Timeout: time.Second}, busy, free)
+		var group errgroup.Group
+		for range 50 {
+			group.Go(func() error { _, err := c.LatestOf(t.Context(), c.endpoints[0].name); return err })
+		}
+		synctest.Wait()
+		began := time.Now()
+		anchors := c.Anchors(t.Context(), 3, 0)
+		require.LessOrEqual(t, time.Since(began), 5*time.Second)
+		require.Error(t, anchors[0].Err)
+		require.NoError(t, anchors[1].Err)
+		require.NoError(t, group.Wait())
+	})
 }

@@ -46,7 +46,8 @@ func (c *Client) Send(ctx context.Context, txs []Raw) []Result {
 }
 
 // SendToAll is Send to all endpoints. It helps a transaction that one of them has accepted and does not forward. It
-// returns as soon as each transaction has been accepted by one endpoint; the other sends continue in the background.
+// returns as soon as each transaction has been accepted by one endpoint; the other sends continue in the background, for four
+// times Config.Timeout at most.
 func (c *Client) SendToAll(ctx context.Context, txs []Raw) []Result {
 	return c.send(ctx, txs, true)
 }
@@ -87,7 +88,7 @@ func (c *Client) sendAll(ctx context.Context, eps []*endpoint, txs []Raw, t *res
 		every[i] = i
 	}
 	// A caller that has its answer, or gives up, does not cancel the other sends.
-	detached, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.patience())
 	unlink := context.AfterFunc(c.life, cancel)
 	var wg sync.WaitGroup
 	for _, ep := range eps {

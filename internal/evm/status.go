@@ -96,9 +96,9 @@ type Anchor struct {
 // Anchors asks all endpoints of the right chain for their first block and the block of the given number, to recognize a
 // chain that has lost its history. An endpoint of another chain has a *WrongChainError. With stragglers above 0,
 // endpoints that answer later than the first answer plus stragglers have an error. Otherwise Anchors waits for all of
-// them.
+// them, for four times Config.Timeout at most.
 func (c *Client) Anchors(ctx context.Context, number uint64, stragglers time.Duration) []Anchor {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, c.patience())
 	defer cancel()
 	anchors := make([]Anchor, len(c.endpoints))
 	var wg sync.WaitGroup
