@@ -97,6 +97,7 @@ type query struct {
 
 	left     []int           // indexes of calls without an answer, in order
 	doubt    []bool          // for each call, whether the endpoint may have received it and has not answered
+	earlier  map[int]error   // of calls that are sent again: their refusals, in words that need not be about the call
 	answered map[string]bool // the methods, as in call.key, of calls that were answered
 	failed   *failedBatch    // a batch whose cause of failure is not known yet
 	faulty   bool            // a call failed alone as it did in a batch
@@ -116,7 +117,8 @@ type failedBatch struct {
 func newQuery(ep *endpoint, calls []call, settled func(i int, a answer)) *query {
 	q := &query{
 		ep: ep, calls: calls, settled: settled, patient: len(ep.cfg.Endpoints) == 1,
-		left: make([]int, len(calls)), doubt: make([]bool, len(calls)), answered: map[string]bool{},
+		left: make([]int, len(calls)), doubt: make([]bool, len(calls)),
+		earlier: map[int]error{}, answered: map[string]bool{},
 	}
 	for i := range q.left {
 		q.left[i] = i
@@ -245,7 +247,7 @@ func (q *query) sendBatch(ctx context.Context, chunk []int, calls []call) error 
 			if failed.err == nil {
 				failed.err, failed.alone = a.err, i
 			}
-			failed.faults[i] = a
+			failed.faults[i], q.earlier[i] = a, a.err
 			continue
 		}
 		got, which = append(got, a), append(which, i)
@@ -395,8 +397,13 @@ func (q *query) refused(err error) error {
 	return nil
 }
 
-// lost records that a request got no answer.
+// lost records that a request got no answer, or none about its calls.
 func (q *query) lost(chunk []int, err error) {
+	if e, ok := errors.AsType[*batchRefusedError](err); ok && !e.unread && Classify(e.RPCError) == Unknown {
+		for _, i := range chunk {
+			q.earlier[i] = e.RPCError
+		}
+	}
 	if e, ok := errors.AsType[*TransportError](err); ok && e.Sent {
 		for _, i := range chunk {
 			q.doubt[i] = true

@@ -388,6 +388,80 @@ func TestSend_BatchFailsAndTransactionIsRefusedAlone_IsUnknown(t *testing.T) {
 	requireOutcomes(t, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}}), PoolFull)
 }
 
+// A refusal of a transaction that was sent again does not mean that the endpoint did not take it, if the words of its first
+// refusal are not recognized.
+func TestSend_UnknownWordsInBatchAndRefusedAlone_IsUnknown(t *testing.T) {
+	t.Parallel()
+	const tooMuchGas = `{"code":-32000,"message":"exceeds block gas limit"}`
+	const timedOut = `{"code":-32000,"message":"upstream request timed out"}`
+	each := func(w http.ResponseWriter, calls []fakeCall) {
+		text := ""
+		for _, c := range calls {
+			text += fmt.Sprintf(`,{"jsonrpc":"2.0","id":%s,"error":%s}`, c.ID, timedOut)
+		}
+		_, _ = io.WriteString(w, "["+text[1:]+"]")
+	}
+	forAll := func(w http.ResponseWriter, _ []fakeCall) { fail(w, 200, -32000, "upstream request timed out") }
+	for name, test := range map[string]struct {
+		batch        func(w http.ResponseWriter, calls []fakeCall)
+		alone        string
+		want         Outcome
+		unrecognized bool
+	}{
+		"error for each":                       {each, tooMuchGas, Unknown, false},
+		"one error for all":                    {forAll, tooMuchGas, Unknown, false},
+		"error for each, then other words":     {each, `{"code":-32000,"message":"something new"}`, Unknown, true},
+		"one error for all, then other words":  {forAll, `{"code":-32000,"message":"something new"}`, Unknown, true},
+		"error for each, then accepted":        {each, "", Accepted, false},
+		"batch too large":                      {func(w http.ResponseWriter, _ []fakeCall) { fail(w, 200, -32600, "batch too large") }, tooMuchGas, ExceedsBlockGas, false},
+		"HTTP status that refuses the request": {func(w http.ResponseWriter, _ []fakeCall) { w.WriteHeader(413) }, tooMuchGas, ExceedsBlockGas, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			f.onRequest(func(w http.ResponseWriter, calls []fakeCall, batch bool) bool {
+				if batch && calls[0].Method == sendMethod {
+					test.batch(w, calls)
+					return true
+				}
+				return false
+			})
+			result := ""
+			if test.alone == "" {
+				result = `"0x` + strings.Repeat("0", 63) + `1"`
+			}
+			f.always(sendMethod, result, test.alone)
+			c := open(t, Config{Endpoints: []string{f.url()}})
+			results := c.Send(t.Context(), []Raw{{Bytes: []byte{1}}, {Bytes: []byte{2}}, {Bytes: []byte{3}}})
+			requireOutcomes(t, results, test.want, test.want, test.want)
+			for _, r := range results {
+				require.Equal(t, test.unrecognized, r.Unrecognized)
+			}
+		})
+	}
+}
+
+// A transaction that the endpoint has refused in unknown words is not certainly absent when the endpoint is not reached again.
+func TestSend_UnknownWordsInBatchAndNotReachedAgain_IsUnknown(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	f.onRequest(func(w http.ResponseWriter, calls []fakeCall, batch bool) bool {
+		if calls[0].Method != sendMethod {
+			return false
+		}
+		if batch {
+			refusals["one error for each"](w, calls)
+			return true
+		}
+		cancel()
+		<-f.release
+		return true
+	})
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	requireOutcomes(t, c.Send(ctx, []Raw{{Bytes: []byte{1}}, {Bytes: []byte{2}}}), Unknown, Unknown)
+}
+
 // A method that the endpoint always limits does not slow down the others, and does not take their answers away.
 func TestFees_HistoryIsLimited_OtherAnswersCount(t *testing.T) {
 	t.Parallel()

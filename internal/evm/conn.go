@@ -74,7 +74,10 @@ type conn interface {
 }
 
 // batchRefusedError is a single error returned for a whole batch.
-type batchRefusedError struct{ *RPCError }
+type batchRefusedError struct {
+	*RPCError
+	unread bool // the endpoint has read none of its calls
+}
 
 // identity is the part of an endpoint that errors contain: its name and a redactor.
 type identity struct {
@@ -168,7 +171,7 @@ func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, 
 				return answers, err
 			}
 			if batch && (resp.StatusCode == http.StatusBadRequest || resp.StatusCode == http.StatusRequestEntityTooLarge) {
-				return nil, &batchRefusedError{c.rpcError(calls[0].method, 0, "HTTP status "+resp.Status, nil)}
+				return nil, &batchRefusedError{RPCError: c.rpcError(calls[0].method, 0, "HTTP status "+resp.Status, nil), unread: true}
 			}
 		}
 	}
@@ -315,7 +318,7 @@ func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, erro
 		case rateLimited(rpcErr):
 			return nil, &RateLimitError{Endpoint: c.name, Method: onlyMethod(calls), Reason: rpcErr.Message}
 		}
-		return nil, &batchRefusedError{rpcErr}
+		return nil, &batchRefusedError{RPCError: rpcErr, unread: batchTooBig(rpcErr)}
 	}
 	for i := range answers {
 		answers[i].err = errMissing

@@ -123,7 +123,11 @@ func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *re
 	var q *query
 	q = newQuery(ep, calls, func(i int, a answer) {
 		result := ep.result(a, txs[which[i]].Hash)
-		if q.doubt[i] { // a refusal of the second attempt does not mean that the endpoint did not take the first
+		// A refusal of the second attempt does not mean that the endpoint did not take the first.
+		if err := q.earlier[i]; err != nil {
+			result = combine(ep.result(answer{err: err}, txs[which[i]].Hash), result)
+		}
+		if q.doubt[i] {
 			result = combine(Result{Outcome: Unknown, Endpoint: ep.name, Err: result.Err}, result)
 		}
 		t.add(which[i], result)
@@ -138,7 +142,7 @@ func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *re
 	for _, i := range q.left {
 		outcome := NotSent
 		switch {
-		case q.doubt[i]:
+		case q.doubt[i], q.earlier[i] != nil:
 			outcome = Unknown
 		case isRateLimit(err):
 			outcome = RateLimited
