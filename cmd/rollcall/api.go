@@ -57,6 +57,7 @@ type forwardFlags struct {
 	ChainID uint64   `name:"chain-id" env:"API_CHAIN_ID,RELAYER_CHAIN_ID" placeholder:"ID" help:"Chain of all transactions, which every node and the database must have; required with a forwarder. By default the database's, which the first relayer gives it."`
 	RPCURLs []string `name:"rpc-urls" env:"API_RPC_URLS,RELAYER_RPC_URLS,RELAYER_RPC_URL" placeholder:"URL" secret:"" help:"Nodes of that chain, the preferred one first."`
 	RPCFile string   `name:"rpc-urls-file" env:"API_RPC_URLS_FILE,RELAYER_RPC_URLS_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
+	MaxRPS  []int    `name:"rpc-max-rps" env:"API_RPC_MAX_RPS,RELAYER_RPC_MAX_RPS,RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second: a number for each node, in their order, or one for all. 0, the default, for any; a lower limit is learned from a node's refusals."`
 }
 
 // clientHookFlags are the webhooks of clients.
@@ -145,7 +146,7 @@ func (f *forwardFlags) check(p *config.Problems) {
 		p.Addf(&f.ChainID, "1 is Ethereum, 1337 the dev chain", "is missing")
 	case len(f.RPCURLs) == 0:
 		p.Addf(&f.RPCURLs, "give a node's URL, such as https://…", "is missing")
-	default:
+	case cli.CheckMaxRPS(p, &f.MaxRPS, len(f.RPCURLs)):
 		client, err := f.open(slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			p.Addf(&f.RPCURLs, "", "%v", err)
@@ -156,7 +157,13 @@ func (f *forwardFlags) check(p *config.Problems) {
 }
 
 func (f *forwardFlags) open(log *slog.Logger, reg prometheus.Registerer) (*evm.Client, error) {
-	return evm.Open(evm.Config{ChainID: f.ChainID, Endpoints: f.RPCURLs, Logger: log, Metrics: evm.NewMetrics(reg)})
+	cfg := f.config()
+	cfg.Logger, cfg.Metrics = log, evm.NewMetrics(reg)
+	return evm.Open(cfg)
+}
+
+func (f *forwardFlags) config() evm.Config {
+	return evm.Config{ChainID: f.ChainID, Endpoints: f.RPCURLs, MaxRPS: f.MaxRPS}
 }
 
 // handlerConfig returns the configuration of the handler, without what has to be opened.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/big"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -178,12 +177,7 @@ func (c *chainFlags) check(p *config.Problems) {
 		p.Addf(&c.RPCURLs, "give a node's URL, such as http://127.0.0.1:8545", "is missing")
 		return
 	}
-	if n := len(c.MaxRPS); n > 1 && n != len(c.RPCURLs) {
-		p.Addf(&c.MaxRPS, "give one number, or one for each node", "has %d numbers for %d nodes", n, len(c.RPCURLs))
-		return
-	}
-	if slices.ContainsFunc(c.MaxRPS, func(n int) bool { return n < 0 }) {
-		p.Addf(&c.MaxRPS, "give the calls that the provider allows in a second, or 0 for any", "is negative")
+	if !cli.CheckMaxRPS(p, &c.MaxRPS, len(c.RPCURLs)) {
 		return
 	}
 	cfg := c.config()

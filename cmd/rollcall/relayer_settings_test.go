@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
@@ -302,17 +303,36 @@ func TestRelayer_SeveralInvalidSettings_AreReportedTogether(t *testing.T) {
 	require.NotContains(t, stderr.String(), `"level"`, "nothing was started")
 }
 
-func TestRelayerSettings_MaxRPS_OneOrOneForEachNode(t *testing.T) {
-	for text, want := range map[string]string{
-		"": "", "25": "", "25,0": "",
-		"1,2,3": "has 3 numbers for 2 nodes", "-1": "is negative", "many": "is not valid",
-	} {
-		env := relayerSettings(t, map[string]string{"RELAYER_RPC_URLS": "http://127.0.0.1:1,http://127.0.0.1:2", "RPC_MAX_RPS": text})
-		_, err := parseCommand(t, env, "relayer")
-		if want == "" {
-			require.NoError(t, err, text)
-			continue
+// Each process that calls nodes keeps the bound of calls a second.
+func TestSettings_MaxRPS_OneOrOneForEachNode(t *testing.T) {
+	roles := map[string]struct {
+		args []string
+		env  map[string]string
+		open func(*commands) evm.Config
+	}{
+		"relayer": {[]string{"relayer"}, relayerSettings(t, nil), func(c *commands) evm.Config { return c.Relayer.Chain.config() }},
+		"api": {
+			[]string{"api"}, relayRole("api", map[string]string{"FORWARDER_ADDRESS": "0x9724499cEaee9c7C60f0eCd0E66984228E528369", "API_CHAIN_ID": "1"}),
+			func(c *commands) evm.Config { return c.API.Forward.config() },
+		},
+		"keys resync": {[]string{"keys", "resync", "--all"}, map[string]string{"DATABASE_URL": "postgres://127.0.0.1/x", "RELAYER_CHAIN_ID": "1"}, nil},
+	}
+	for name, role := range roles {
+		for text, want := range map[string]string{
+			"": "", "25": "", "25,0": "",
+			"1,2,3": "has 3 numbers for 2 nodes", "-1": "is negative", "many": "is not valid",
+		} {
+			env := maps.Clone(role.env)
+			maps.Copy(env, map[string]string{"RELAYER_RPC_URLS": "http://127.0.0.1:1,http://127.0.0.1:2", "RPC_MAX_RPS": text})
+			c, err := parseCommand(t, env, role.args...)
+			if want != "" {
+				require.ErrorContains(t, err, want, "%s: %s", name, text)
+				continue
+			}
+			require.NoError(t, err, "%s: %s", name, text)
+			if text == "25,0" && role.open != nil {
+				require.Equal(t, []int{25, 0}, role.open(c).MaxRPS, name)
+			}
 		}
-		require.ErrorContains(t, err, want, text)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -248,6 +249,19 @@ func CheckAddresses(p *config.Problems, field *[]string) {
 			p.Addf(field, "give addresses such as coordinator-1:7400", "%q is not host:port", address)
 		}
 	}
+}
+
+// CheckMaxRPS reports bounds of the calls a second that do not fit the number of nodes.
+func CheckMaxRPS(p *config.Problems, field *[]int, nodes int) (ok bool) {
+	switch n := len(*field); {
+	case n > 1 && n != nodes:
+		p.Addf(field, "give one number, or one for each node", "has %d numbers for %d nodes", n, nodes)
+	case slices.ContainsFunc(*field, func(n int) bool { return n < 0 }):
+		p.Addf(field, "give the calls that the provider allows in a second, or 0 for any", "is negative")
+	default:
+		return true
+	}
+	return false
 }
 
 // CheckListen reports an address that is not [host]:port.

@@ -121,6 +121,7 @@ func (f *poolFlags) admin(ctx context.Context) (_ *admin.Admin, _ context.Contex
 type nodeFlags struct {
 	RPCURLs []string `name:"rpc-urls" env:"RELAYER_RPC_URLS,RELAYER_RPC_URL" placeholder:"URL" secret:"" help:"Nodes of the chain, the preferred one first; by default that of \"rollcall-dev\", where its database is used."`
 	RPCFile string   `name:"rpc-urls-file" env:"RELAYER_RPC_URLS_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
+	MaxRPS  []int    `name:"rpc-max-rps" env:"RELAYER_RPC_MAX_RPS,RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second, each item of a batch counted: a number for each node, in their order, or one for all; 0, the default, for any."`
 }
 
 func (n *nodeFlags) check(p *config.Problems, running *devinfo.Info, chainID uint64) {
@@ -128,7 +129,7 @@ func (n *nodeFlags) check(p *config.Problems, running *devinfo.Info, chainID uin
 	if len(n.RPCURLs) == 0 && running != nil && running.Chain.RPCURL != "" {
 		n.RPCURLs = []string{running.Chain.RPCURL}
 	}
-	if len(n.RPCURLs) == 0 || chainID == 0 {
+	if len(n.RPCURLs) == 0 || chainID == 0 || !CheckMaxRPS(p, &n.MaxRPS, len(n.RPCURLs)) {
 		return
 	}
 	if client, err := n.client(chainID); err != nil {
@@ -139,7 +140,7 @@ func (n *nodeFlags) check(p *config.Problems, running *devinfo.Info, chainID uin
 }
 
 func (n *nodeFlags) client(chainID uint64) (*evm.Client, error) {
-	return evm.Open(evm.Config{ChainID: chainID, Endpoints: n.RPCURLs})
+	return evm.Open(evm.Config{ChainID: chainID, Endpoints: n.RPCURLs, MaxRPS: n.MaxRPS})
 }
 
 // ActionResult is what became of one thing that a command was to change, for scripts.
