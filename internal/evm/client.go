@@ -175,8 +175,8 @@ func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(n))
 }
 
-// patience is how long all requests to one endpoint may take, with the waits for its pace, if nobody waits for them or the
-// caller has set no limit: a few times the limit of one request.
+// patience is how long the requests of a caller to one endpoint may take in all, with the waits for its pace, where no
+// deadline of the caller ends them: a few times the limit of one request.
 func (c *Client) patience() time.Duration { return 4 * c.cfg.Timeout }
 
 // othersFollow is the key of a context in which an endpoint is asked that is not the last one.
