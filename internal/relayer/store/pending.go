@@ -103,16 +103,18 @@ func (s *Store) ListMinedCandidates(ctx context.Context, mined []KeyNonce, limit
 		ORDER BY t.nonce LIMIT $4`, s.ChainID, addresses, nonces, limit)
 }
 
-// HasOpen reports whether the pool has a transaction that is not final, of one of its keys or queued.
-func (s *Store) HasOpen(ctx context.Context, keys []common.Address) (open bool, err error) {
+// HasWork reports whether the pool has a transaction that is not final, of one of its keys or queued, or nonces that must be
+// compared with the nodes' (see [Store.FailedOver]).
+func (s *Store) HasWork(ctx context.Context, keys []common.Address) (work bool, err error) {
 	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL)
 		OR EXISTS (SELECT 1 FROM unnest($3::text[]) AS k (address) CROSS JOIN LATERAL (SELECT 1 FROM relayer_txs t
-			WHERE t.chain_id = $1 AND t.relayer_address = k.address AND t.open AND t.nonce IS NOT NULL LIMIT 1) AS t)`,
-		s.ChainID, s.Pool, hexAddresses(keys)).Scan(&open)
+			WHERE t.chain_id = $1 AND t.relayer_address = k.address AND t.open AND t.nonce IS NOT NULL LIMIT 1) AS t)
+		OR EXISTS (SELECT FROM relayer_pools p WHERE chain_id = $1 AND pool_id = $2 AND `+otherHistory+`)`,
+		s.ChainID, s.Pool, hexAddresses(keys)).Scan(&work)
 	if err != nil {
 		return false, fmt.Errorf("look for open transactions: %w", err)
 	}
-	return open, nil
+	return work, nil
 }
 
 // ListExpired returns transactions past their valid_until that have no intent yet; at most limit.

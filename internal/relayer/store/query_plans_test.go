@@ -26,7 +26,7 @@ func TestPlans_MadeForSmallTables_ReadByIndex(t *testing.T) {
 		n, err := s.Confirm(t.Context(), []Block{{block, blockHash(block)}})
 		require.NoError(t, err)
 		require.Equal(t, 2, n)
-		_, err = s.HasOpen(t.Context(), limits.Held)
+		_, err = s.HasWork(t.Context(), limits.Held)
 		require.NoError(t, err)
 	}
 	require.Equal(t, before, scans())

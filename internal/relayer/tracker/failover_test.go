@@ -79,3 +79,18 @@ func TestFailover_NodeIsDown_NewNoncesWait(t *testing.T) {
 	}, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, uint64(7), *f.Send(t, f.chain.Accounts[0].Address, 1, nil).Nonce)
 }
+
+// An idle tracker, which leaves out rounds at new heads, compares nonces as soon as it finds the failover.
+func TestFailover_TrackerIsIdle_NoncesAreCompared(t *testing.T) {
+	f := setup(t, 1, func(o *relayertest.Options) {
+		o.Tracker = func(c *tracker.Config) { c.Tend = 2 * time.Second } // its complete rounds are 18 s apart, and two are needed
+	})
+	f.commitUntil(f.send(), relayer.Confirmed)
+	f.chain.Commit()
+	f.exec(`UPDATE relayer_pools SET timeline = '00000000'`)
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		over, err := f.Store.FailedOver(t.Context())
+		return err == nil && !over
+	}, 15*time.Second, 50*time.Millisecond)
+}

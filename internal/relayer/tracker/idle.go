@@ -26,8 +26,8 @@ type idleState struct {
 	used map[common.Address]uint64 // the nonces of each key that the chain has used
 }
 
-// isIdle reports whether a round has nothing to do: no transaction is open, the last complete round was not long ago, and it
-// found the keys as they are recorded. The next complete round sees what others did meanwhile with the keys, or sent to them.
+// isIdle reports whether a round has nothing to do: no transaction is open, the database has not failed over, the last complete
+// round was not long ago, and it found the keys as they are recorded. The next complete round sees what others did meanwhile with the keys, or sent to them.
 func (t *Tracker) isIdle(ctx context.Context, keys []*relayer.Key) (bool, error) {
 	pause := time.Duration(min(mostIdle, max(leastIdle, (keyCalls*len(keys)+fixedCalls)/idleShare))) * t.cfg.Tend
 	if t.quiet.at.IsZero() || time.Since(t.quiet.at) >= pause || t.failed || t.last.IsZero() {
@@ -44,8 +44,8 @@ func (t *Tracker) isIdle(ctx context.Context, keys []*relayer.Key) (bool, error)
 		}
 		addresses[i] = k.Address
 	}
-	open, err := t.cfg.Store.HasOpen(ctx, addresses)
-	return !open, err
+	work, err := t.cfg.Store.HasWork(ctx, addresses)
+	return !work, err
 }
 
 // noteIdle records a round that was left out.

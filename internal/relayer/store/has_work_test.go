@@ -8,13 +8,13 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-func TestHasOpen_QueuedPendingAndMined_UntilFinal(t *testing.T) {
+func TestHasWork_QueuedPendingAndMined_UntilFinal(t *testing.T) {
 	t.Parallel()
 	s, limits := setup(t, 1)
 	limits.Cap = 1
 	open := func() bool {
 		t.Helper()
-		open, err := s.HasOpen(t.Context(), limits.Held)
+		open, err := s.HasWork(t.Context(), limits.Held)
 		require.NoError(t, err)
 		return open
 	}
@@ -30,11 +30,11 @@ func TestHasOpen_QueuedPendingAndMined_UntilFinal(t *testing.T) {
 	require.False(t, open())
 
 	accept(t, s, limits, newTxs(s, 2)...)
-	queued, err := s.HasOpen(t.Context(), nil)
+	queued, err := s.HasWork(t.Context(), nil)
 	require.NoError(t, err)
 	require.True(t, queued, "the second one has no nonce")
 	other, own := pond(t, s.db)
-	foreign, err := other.HasOpen(t.Context(), own.Held)
+	foreign, err := other.HasWork(t.Context(), own.Held)
 	require.NoError(t, err)
 	require.False(t, foreign, "of another pool")
 }
