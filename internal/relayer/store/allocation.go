@@ -94,7 +94,7 @@ func (a *keyAllocation) lock(b *pgx.Batch, s *Store, limits AllocationLimits) {
 	b.Queue(`SELECT address, next_nonce, pending_count, enabled, disabled_reason, paused, stuck_since IS NOT NULL, funding,
 			CASE WHEN balance_at > now() - $4::interval THEN balance_wei::text END, committed_wei::text, compared_at >= $5 FROM relayer_keys
 		WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
-		s.ChainID, s.Pool, hexAddresses(limits.Held), balanceAge, s.comparedSince()).Query(func(rows pgx.Rows) error {
+		s.ChainID, s.Pool, hexAddresses(limits.Held), BalanceAge, s.comparedSince()).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			k := &lockedKey{given: new(big.Int)}
 			var balance, committed *string
@@ -155,9 +155,9 @@ func minimum(amount string) string {
 		ORDER BY %[1]s LIMIT %[2]d) AS least WHERE least.valid_until IS NULL OR least.valid_until > now())`, amount, expiredPassed)
 }
 
-// balanceAge is how long a balance is used. Pending amounts are added continuously and subtracted only when the balance is
+// BalanceAge is how long a balance is used. Pending amounts are added continuously and subtracted only when the balance is
 // read again. So without a reading, the sum must not block keys indefinitely.
-const balanceAge = time.Minute
+const BalanceAge = time.Minute
 
 // lockBudgets queues the statement that locks and reads the budgets of the keys and of other accounts.
 func (a *keyAllocation) lockBudgets(b *pgx.Batch, s *Store, limits AllocationLimits, others ...account) {

@@ -96,7 +96,7 @@ func (s *Store) dispatchable(ctx context.Context, limits AllocationLimits, limit
 				AND (room.free IS NULL OR room.free >= t.value_wei + coalesce(t.reserve_wei, 0))
 				AND (room.budget IS NULL OR t.reserve_wei IS NULL OR room.budget >= t.reserve_wei))
 		ORDER BY t.id LIMIT $3) AS next ORDER BY next.id LIMIT $4`,
-		s.ChainID, s.Pool, max(1, min(limit, limits.Cap*len(limits.Held))), limit*(len(limits.Held)+1), balanceAge,
+		s.ChainID, s.Pool, max(1, min(limit, limits.Cap*len(limits.Held))), limit*(len(limits.Held)+1), BalanceAge,
 		relayer.Decimal(s.Budgets.Key), hexAddresses(limits.Held), limits.Cap)
 }
 

@@ -7,18 +7,25 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // A round asks nodes for two counts and a balance of each key, and for the chain. Providers sell calls. So while nothing is
 // pending, complete rounds are so far apart that they take idleShare calls in a Config.Tend, and fixedCalls besides those for
-// keys, but not farther than mostIdle times Config.Tend.
+// keys, but not farther than mostIdle.
 const (
 	idleShare  = 2
 	fixedCalls = 16
 	keyCalls   = 3
 	leastIdle  = 5
-	mostIdle   = 60
+	// mostIdle leaves time to read a balance again before allocations ignore it.
+	mostIdle = store.BalanceAge * 2 / 3
 )
+
+// idlePause returns the time between complete rounds while nothing is pending.
+func idlePause(keys int, tend time.Duration) time.Duration {
+	return min(mostIdle, time.Duration(max(leastIdle, (keyCalls*keys+fixedCalls)/idleShare))*tend)
+}
 
 // idleState is what the last complete round has found.
 type idleState struct {
@@ -29,8 +36,7 @@ type idleState struct {
 // isIdle reports whether a round has nothing to do: no transaction is open, the database has not failed over, the last complete
 // round was not long ago, and it found the keys as they are recorded. The next complete round sees what others did meanwhile with the keys, or sent to them.
 func (t *Tracker) isIdle(ctx context.Context, keys []*relayer.Key) (bool, error) {
-	pause := time.Duration(min(mostIdle, max(leastIdle, (keyCalls*len(keys)+fixedCalls)/idleShare))) * t.cfg.Tend
-	if t.quiet.at.IsZero() || time.Since(t.quiet.at) >= pause || t.failed || t.last.IsZero() {
+	if t.quiet.at.IsZero() || time.Since(t.quiet.at) >= idlePause(len(keys), t.cfg.Tend) || t.failed || t.last.IsZero() {
 		return false, nil
 	}
 	if len(t.unexplained)+len(t.ahead)+len(t.disputed) > 0 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // viewOf is a view whose endpoint alone is asked for.
@@ -139,4 +140,14 @@ func TestCommonGenesis(t *testing.T) {
 			require.ErrorContains(t, err, test.err, test.nodes)
 		}
 	}
+}
+
+// Balances are read in complete rounds. Allocations must not ignore them before the next one, also if it fails once.
+func TestIdlePause_ManyKeys_BalancesStayValid(t *testing.T) {
+	t.Parallel()
+	for _, keys := range []int{1, 8, 22, 35, 1000, 1_000_000} {
+		require.LessOrEqual(t, idlePause(keys, time.Second), store.BalanceAge*3/4, "%d keys", keys)
+	}
+	require.Equal(t, 9*time.Second, idlePause(1, time.Second))
+	require.Equal(t, 39*time.Second, idlePause(21, time.Second), "two calls a second")
 }
