@@ -7,6 +7,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
@@ -142,6 +143,30 @@ func TestTakeLate_Queued_GoesOnAtThatRelayer(t *testing.T) {
 	require.True(t, f.apply(relay.Update{RelayerTx: "r0", Status: relay.Confirmed, Revision: 5}).Changed)
 }
 
+// locked calls do while the row of a transaction is locked, after a concurrent call waits for it. It returns the call's error.
+func (f *fixture) locked(id uuid.UUID, call func() error, do func(pgx.Tx)) error {
+	f.t.Helper()
+	lock, err := f.db.Begin(f.t.Context())
+	require.NoError(f.t, err)
+	defer lock.Rollback(context.WithoutCancel(f.t.Context())) //nolint:errcheck // committed below
+	_, err = lock.Exec(f.t.Context(), `SELECT FROM relay_transactions WHERE id = $1 FOR UPDATE`, id)
+	require.NoError(f.t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- call() }()
+	f.waiting(1)
+	do(lock)
+	require.NoError(f.t, lock.Commit(f.t.Context()))
+	return <-ended
+}
+
+// waiting returns once n statements wait for locks.
+func (f *fixture) waiting(n int) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		return f.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) >= n
+	}, time.Minute, 5*time.Millisecond)
+}
+
 // Another process settles a late acceptance while TakeLate waits for the row. The transaction is not given to that relayer any more.
 func TestTakeLate_SettledMeanwhile_IsNotGiven(t *testing.T) {
 	for name, next := range map[string]relay.Route{"the only one": {}, "one of two": {
@@ -153,19 +178,10 @@ func TestTakeLate_SettledMeanwhile_IsNotGiven(t *testing.T) {
 			if next.RelayerTx != "" {
 				f.acceptedLate(tx.ID, 1, next, next.RelayerTx)
 			}
-			settling, err := f.db.Begin(t.Context())
-			require.NoError(t, err)
-			_, err = settling.Exec(t.Context(), `SELECT FROM relay_transactions WHERE id = $1 FOR UPDATE`, tx.ID)
-			require.NoError(t, err)
-			taken := make(chan error, 1)
-			go func() { _, err := f.TakeLate(t.Context()); taken <- err }()
-			require.Eventually(t, func() bool {
-				return f.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-			}, time.Minute, 5*time.Millisecond)
-			_, err = settling.Exec(t.Context(), `UPDATE relay_late_acceptances SET settled = true WHERE tx = $1 AND relayer_tx = 'r0'`, tx.ID)
-			require.NoError(t, err)
-			require.NoError(t, settling.Commit(t.Context()))
-			require.NoError(t, <-taken)
+			require.NoError(t, f.locked(tx.ID, func() error { _, err := f.TakeLate(t.Context()); return err }, func(settling pgx.Tx) {
+				_, err := settling.Exec(t.Context(), `UPDATE relay_late_acceptances SET settled = true WHERE tx = $1 AND relayer_tx = 'r0'`, tx.ID)
+				require.NoError(t, err)
+			}))
 			require.Equal(t, next, f.read(tx.ID).Route)
 		})
 	}
@@ -326,6 +342,31 @@ func TestAccepted_SubmissionOfAnotherRow_ChangesNothing(t *testing.T) {
 			require.Equal(t, "r1", f.read(equal.ID).RelayerTx)
 		})
 	}
+}
+
+// A lookup's acceptance is stored while another row's late one waits for a lock: only one of the rows gets it.
+func TestAccepted_Concurrent_OneRowHasTheSubmission(t *testing.T) {
+	f := setup(t)
+	first := f.accept(transaction("shop"))
+	_, holder := f.begin(first.ID, foreign, time.Minute)
+	ok, err := f.Requeue(t.Context(), first.ID, holder, "answered 500, and does not have it")
+	require.NoError(t, err)
+	require.True(t, ok)
+	equal := f.accept(transaction("other"))
+	f.begin(equal.ID, foreign, time.Minute)
+	by := foreign
+	by.RelayerTx = "r0"
+	accepted := func(id uuid.UUID) func() error {
+		return func() error { return f.Accepted(t.Context(), []Acceptance{{ID: id, Attempt: 1, Route: by}}) }
+	}
+	second := make(chan error, 1)
+	require.NoError(t, f.locked(first.ID, accepted(first.ID), func(pgx.Tx) {
+		go func() { second <- accepted(equal.ID)() }()
+		f.waiting(2)
+	}))
+	require.NoError(t, <-second)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_late_acceptances WHERE tx = $1`, first.ID))
+	require.Empty(t, f.read(equal.ID).RelayerTx)
 }
 
 // The row's own former submission is its own: a relayer that lists nothing else has only that one.

@@ -208,6 +208,9 @@ func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 		}
 	}
 	batch := new(pgx.Batch)
+	// A keyless relayer's id may be stored for two rows at a time, by a lookup and by a late answer. The second one has to see the first.
+	batch.Queue(`SELECT pg_advisory_xact_lock(key) FROM (SELECT DISTINCT hashtextextended(relayer_tx, 0) AS key
+		FROM unnest($1::text[], $2::text[]) AS a (relayer_tx, scope) WHERE scope = '' ORDER BY key) keys`, txs, scopes)
 	batch.Queue(`WITH asked AS MATERIALIZED (
 			SELECT *, `+pool("a")+` AS pool FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::int[])
 				WITH ORDINALITY AS a (id, relayer, url, relayer_id, scope, relayer_tx, tx_hash, attempt, n)
