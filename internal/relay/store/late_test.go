@@ -397,3 +397,30 @@ func TestApply_IDOfAnotherRowsLateAcceptance_ChangesNothing(t *testing.T) {
 	webhook.ID, webhook.Attempt = second.ID, 1
 	require.True(t, f.apply(webhook).Changed, "an answer names it")
 }
+
+// A relayer's answer counts for its own attempt alone, also if the next one begins in a consumer that does not know of the answer's column.
+func TestRelease_Failed_HoldsForTheAttempt(t *testing.T) {
+	f := setup(t)
+	tx := f.accept(transaction("shop"))
+	require.False(t, f.read(tx.ID).RequestFailed)
+	_, holder := f.begin(tx.ID, foreign, time.Minute)
+	require.NoError(t, f.Release(t.Context(), tx.ID, holder, Unanswered))
+	require.False(t, f.read(tx.ID).RequestFailed)
+	_, holder = f.begin(tx.ID, foreign, time.Minute)
+	require.NoError(t, f.Release(t.Context(), tx.ID, holder, Failed))
+	resumed, holder := f.begin(tx.ID, foreign, time.Minute)
+	require.True(t, resumed.Transaction.RequestFailed)
+	require.NoError(t, f.Release(t.Context(), tx.ID, holder, NoRequest))
+	require.True(t, f.read(tx.ID).RequestFailed)
+
+	_, holder = f.begin(tx.ID, foreign, time.Minute)
+	ok, err := f.Requeue(t.Context(), tx.ID, holder, "answered 500, and does not have it")
+	require.NoError(t, err)
+	require.True(t, ok)
+	_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET status = 'submitting', relayer = 'foreign', attempts = attempts + 1 WHERE id = $1`, tx.ID)
+	require.NoError(t, err)
+	require.False(t, f.read(tx.ID).RequestFailed)
+	resumed, _ = f.begin(tx.ID, foreign, time.Minute)
+	require.Equal(t, Resumed, resumed.State)
+	require.False(t, resumed.Transaction.RequestFailed)
+}
