@@ -49,8 +49,8 @@ func (w *world) putDatabaseAhead(ahead time.Duration) {
 	require.Equal(w.t, ahead, off)
 }
 
-// The database's clock is ahead of this process's. What a relayer without idempotency keys has is found nevertheless, whether its answer
-// was lost or was a 500, and is not sent again.
+// The database's clock is ahead of this process's. A transaction that a relayer without idempotency keys has is found nevertheless, whether
+// its answer was lost or was a 500, and is not sent again.
 func TestConsumer_DatabasesClockIsAhead_FindsTheTransaction(t *testing.T) {
 	for name, fault := range map[string]upstreamtest.Fault{"no answer": upstreamtest.AcceptAndDrop, "a 500": upstreamtest.AcceptAndFail(500)} {
 		t.Run(name, func(t *testing.T) {

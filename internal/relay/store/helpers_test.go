@@ -57,7 +57,7 @@ func (f *fixture) read(id uuid.UUID) *relay.Transaction {
 	f.t.Helper()
 	tx, err := f.ByID(f.t.Context(), id)
 	require.NoError(f.t, err)
-	tx.ChangedAt, tx.QuietSince = time.Time{}, time.Time{} // two readings differ in it
+	tx.ChangedAt, tx.QuietSince = time.Time{}, time.Time{} // two readings differ in them
 	return tx
 }
 
