@@ -14,6 +14,7 @@ import (
 // those that they contain.
 type row[T any] struct {
 	text   string
+	begins bool // the message begins with the text, or with "Error: " and the text
 	code   int
 	means  T
 	source string // repository and file, or page, that has these words
@@ -22,11 +23,22 @@ type row[T any] struct {
 func match[T any](rows []row[T], e *RPCError, otherwise T) T {
 	text := strings.ToLower(words(e))
 	for _, r := range rows {
-		if r.text != "" && strings.Contains(text, r.text) || r.text == "" && e.Code == r.code {
+		if r.matches(text, e.Code) {
 			return r.means
 		}
 	}
 	return otherwise
+}
+
+func (r row[T]) matches(text string, code int) bool {
+	switch {
+	case r.text == "":
+		return code == r.code
+	case r.begins:
+		return strings.HasPrefix(strings.TrimPrefix(text, "error: "), r.text)
+	default:
+		return strings.Contains(text, r.text)
+	}
 }
 
 // words returns the text of an error. Besu, Conflux and Parity give a general message, and the cause as text in the data.
@@ -85,22 +97,27 @@ const (
 )
 
 // revertRows are the errors of an execution that reverted. The contract's own text may follow these, so they come before all
-// other rows.
+// other rows. The bare word is none: a node may fail to revert changes of its database.
 var revertRows = []row[bool]{
-	// geth, Nethermind, Besu, Erigon, Reth, Anvil, zkSync, Hedera: execution reverted; Hardhat, Ganache, Moonbeam: VM Exception
-	// while processing transaction: reverted with …, revert …; Hardhat: Transaction reverted …; Parity, Nethermind: VM execution
-	// error. Reverted …; Tron: REVERT opcode executed; Hedera: CONTRACT_REVERT_EXECUTED.
-	{text: "revert", means: true, source: gethVM},
+	{text: "execution reverted", means: true, source: gethVM}, // also Nethermind, Besu, Erigon, Reth, Anvil, zkSync, Hedera
+	{text: "execution was reverted", means: true, source: polyEdge},
+	{text: "vm exception while processing transaction: revert", means: true, source: hardhat}, // reverted with …; also Ganache, Moonbeam
+	{text: "vm execution error. revert", means: true, source: parity},                         // Reverted 0x…; also Nethermind
+	{text: "vm execution error: transaction reverted", means: true, source: "rsksmart/rskj RskJsonRpcRequestException.java"},
+	{text: "transaction reverted", begins: true, means: true, source: hardhat},
+	{text: "revert opcode executed", means: true, source: tron},
+	{text: "contract_revert_executed", means: true, source: hedera},
+	{text: "revert reason=[", means: true, source: filecoin}, // message execution failed (exit=[33], …
 }
 
 // minedRows are the errors of development nodes that mine a transaction at once and report the failure of its execution
-// as the failure of the send.
+// as the failure of the send. A contract's own text, in another node's error, may contain the same words.
 var minedRows = []row[bool]{
-	{text: "vm exception while processing transaction: revert", means: true, source: hardhat}, // also Ganache
-	{text: "vm exception while processing transaction: invalid opcode", means: true, source: hardhat},
-	{text: "vm exception while processing transaction: out of gas", means: true, source: hardhat},
-	{text: "transaction reverted", means: true, source: hardhat}, // … without a reason string, …: function call to a non-contract account
-	{text: "transaction ran out of gas", means: true, source: hardhat},
+	{text: "vm exception while processing transaction: revert", begins: true, means: true, source: hardhat}, // also Ganache
+	{text: "vm exception while processing transaction: invalid opcode", begins: true, means: true, source: hardhat},
+	{text: "vm exception while processing transaction: out of gas", begins: true, means: true, source: hardhat},
+	{text: "transaction reverted", begins: true, means: true, source: hardhat}, // … without a reason string, …: function call to a non-contract account
+	{text: "transaction ran out of gas", begins: true, means: true, source: hardhat},
 }
 
 // fundsTexts are the words for a key that cannot pay, in any method, with their sources.

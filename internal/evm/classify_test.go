@@ -132,6 +132,8 @@ func TestClassify_ClientMessages(t *testing.T) {
 		{"Arbitrum", "nonce too low: address 0x0, tx: 8089 state: 8090", -32000, NonceTooLow},
 		{"Arbitrum", "tx dropped due to L2 congestion", -32000, PoolFull},
 		{"Arbitrum", "execution reverted: insufficient funds", -32000, Refused},
+		{"Arbitrum", "execution reverted: TimelockController: underlying transaction reverted", -32000, Refused},
+		{"Arbitrum", "execution reverted: VM Exception while processing transaction: revert", -32000, Refused},
 		{"Optimism", "invalid transaction: insufficient funds for gas * price + value", -32000, InsufficientFunds},
 		{"Optimism", "invalid transaction: nonce too low", -32000, NonceTooLow},
 		{"Mantle", "failed to forward tx to sequencer, please try again. Error message: 'insufficient funds for gas * price + value'", -32000, InsufficientFunds},

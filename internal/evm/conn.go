@@ -175,7 +175,7 @@ func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, 
 			}
 		}
 	}
-	// Some gateways answer a call that reverts with a 5xx. No fault of a node has such an error.
+	// Some gateways answer a call that reverts with a 5xx. No fault of a node has revert data or the words of a revert.
 	if !batch && !calls[0].sends() {
 		if answers, err := c.decode(calls, text, batch); err == nil {
 			if e, ok := errors.AsType[*RPCError](answers[0].err); ok && reverted(e) {

@@ -90,14 +90,15 @@ func hashesIn(object map[string]json.RawMessage) []string {
 	return nil
 }
 
-// hexIn returns the hexadecimal data at the end of a text; nil if there are none.
+// hexIn returns the hexadecimal data at the end of a text; nil if there are none. At the end of other words than "Reverted "
+// a selector alone is none: it may be the number of a block.
 func hexIn(text string) []byte {
-	_, digits, ok := strings.Cut(text, "0x")
+	before, digits, ok := strings.Cut(text, "0x")
 	if !ok {
 		return nil
 	}
 	data, err := hex.DecodeString(digits)
-	if err != nil {
+	if err != nil || len(data) == selectorSize && before != "" && !strings.EqualFold(before, "reverted ") {
 		return nil
 	}
 	return data

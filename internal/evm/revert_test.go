@@ -52,6 +52,10 @@ var clientReverts = map[string]struct {
 	"Nethermind, data":       {`{"code":-32015,"message":"execution reverted: not the owner","data":"` + notOwner + `"}`, "not the owner", notOwner},
 	"Besu":                   {`{"code":-32000,"message":"Execution reverted: not the owner","data":"` + notOwner + `"}`, "not the owner", notOwner},
 	"Hedera":                 {`{"code":3,"message":"execution reverted: CONTRACT_REVERT_EXECUTED","data":"` + customError + `"}`, "custom error 0x5592f1b2", customError},
+	"Filecoin":               {`{"code":1,"message":"message execution failed (exit=[33], revert reason=[Error(not the owner)], vm error=[none])"}`, "", ""},
+	"Polygon Edge":           {`{"code":-32600,"message":"execution was reverted"}`, "", ""},
+	"Conflux":                {`{"code":-32015,"message":"Estimation isn't accurate: transaction is reverted","data":"0x"}`, "", ""},
+	"Rootstock":              {`{"code":-32015,"message":"VM execution error: transaction reverted"}`, "", ""},
 	"Tron":                   {`{"code":-32000,"message":"REVERT opcode executed"}`, "", ""},
 	"a proxy":                {`{"code":-32603,"message":"Internal JSON-RPC error.","data":{"originalError":{"code":3,"data":"` + notOwner + `","message":"execution reverted: not the owner"}}}`, "not the owner", notOwner},
 	"unknown words":          {`{"code":-32099,"message":"computer says no","data":"` + customError + `"}`, "custom error 0x5592f1b2", customError},
@@ -129,11 +133,16 @@ func TestRevert_OtherData_AreNone(t *testing.T) {
 	hash := fmt.Sprintf("0x%064x", 1)
 	for _, data := range []string{
 		"", `null`, `""`, `"0x"`, `"0x01"`, `"` + hash + `"`, `"0x` + fmt.Sprintf("%040x", 1) + `"`, `"0x08c379a0123"`, `"block 0x01020304 is pruned"`,
-		`{"see":"https://example.com"}`, `{"hash":"` + hash + `"}`, `{"data":{"hash":"` + hash + `"}}`, `["` + notOwner + `"]`, `7`,
+		`"no state of block 0x11e1a300"`, `{"error":"no state of block 0x11e1a300"}`, `{"see":"https://example.com"}`, `{"hash":"` + hash + `"}`, `{"data":{"hash":"` + hash + `"}}`, `["` + notOwner + `"]`, `7`,
 		`{"data":{"data":{"data":{"data":{"data":"` + notOwner + `"}}}}}`,
 	} {
 		e := &RPCError{Code: -32603, Message: "internal error", Data: json.RawMessage(data)}
 		require.False(t, answersCall(e), "%s", data)
+	}
+	for _, words := range []string{
+		"database error: could not revert changes", "the database transaction reverted", "cannot decode the revert reason", "block was reverted",
+	} {
+		require.False(t, answersCall(&RPCError{Code: -32603, Message: words}), "%s", words)
 	}
 	require.False(t, answersCall(&RPCError{Code: -32015, Message: "Dependent service returned immature records"}))
 }
@@ -181,7 +190,13 @@ func TestRevert_Status500_IsAnAnswer(t *testing.T) {
 	require.Empty(t, c.Status().Endpoints[0].Failing)
 	require.Equal(t, Unknown, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}})[0].Outcome, "a send may have arrived")
 
-	answer(`{"code":-32000,"message":"insufficient funds"}`)
-	_, err = c.EstimateGas(t.Context(), Message{})
-	require.True(t, IsNoAnswer(err), "%v", err)
+	for _, fault := range []string{
+		`{"code":-32000,"message":"insufficient funds"}`,
+		`{"code":-32603,"message":"database error: could not revert changes"}`,
+		`{"code":-32603,"message":"internal error","data":"no state of block 0x11e1a300"}`,
+	} {
+		answer(fault)
+		_, err = c.EstimateGas(t.Context(), Message{})
+		require.True(t, IsNoAnswer(err), "%v", err)
+	}
 }
