@@ -176,12 +176,13 @@ const (
 	// quietAge is the age of an endpoint's newest block above which it is asked whether it is syncing. No block for as long is
 	// no fault by itself: a chain may make blocks only when there are transactions.
 	quietAge = time.Minute
-	// syncingEvery is how often it is asked then.
+	// syncingEvery is how often it is asked then. If that fails, it is asked again after unsupportedPardon.
 	syncingEvery = 10 * time.Second
 )
 
 // checkSyncing asks an endpoint whose newest block is old whether it is syncing. A syncing endpoint comes after the others. A
-// node without eth_syncing is not syncing.
+// node without eth_syncing is not syncing. The endpoint has just reported its head, so a failure counts against this method
+// only: gateways reject methods that they do not know with an HTTP status.
 func (ep *endpoint) checkSyncing(ctx context.Context, newest Header) {
 	quiet, now := time.Since(newest.Time) > quietAge, time.Now()
 	ep.mu.Lock()
@@ -195,11 +196,11 @@ func (ep *endpoint) checkSyncing(ctx context.Context, newest Header) {
 	}
 	syncing := false
 	if due {
-		answers, err := ep.ask(ctx, []call{{method: "eth_syncing", answers: anyError}})
+		a, err := ep.askSyncing(ctx)
 		if err != nil {
 			return
 		}
-		syncing = answers[0].err == nil && isSyncing(answers[0].result)
+		syncing = a.err == nil && isSyncing(a.result)
 	}
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -209,6 +210,28 @@ func (ep *endpoint) checkSyncing(ctx context.Context, newest Header) {
 	if ep.syncing = syncing; syncing {
 		ep.down()
 	}
+}
+
+// askSyncing asks for eth_syncing.
+func (ep *endpoint) askSyncing(ctx context.Context) (answer, error) {
+	if _, err := ep.admit(ctx, 1); err != nil {
+		return answer{}, err
+	}
+	calls := []call{{method: "eth_syncing", answers: anyError}}
+	answers, ex := ep.exchange(ctx, calls, false)
+	if ex.err == nil {
+		ep.recordAnswers(calls, answers)
+		return answers[0], nil
+	}
+	if ex.counts || isRateLimit(ex.err) {
+		ep.methodsFailed(calls, ex.err)
+		ep.mu.Lock()
+		defer ep.mu.Unlock()
+		if !ep.syncing { // otherwise it must be found soon that this has ended
+			ep.syncingAt = time.Now().Add(unsupportedPardon - syncingEvery)
+		}
+	}
+	return answer{}, ex.err
 }
 
 // isSyncing reports whether the result of eth_syncing means that the node lacks blocks. Some nodes return an object also when

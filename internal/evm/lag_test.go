@@ -3,6 +3,7 @@ package evm
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
@@ -93,6 +94,38 @@ func TestEndpoint_OldHead_IsFaultOnlyWhileSyncing(t *testing.T) {
 				c.poll(t.Context(), c.endpoints[0])
 				require.True(t, c.Status().Endpoints[0].OK)
 			}
+		})
+	}
+}
+
+// A gateway that does not let eth_syncing pass, or fails it, still reads heads. It is not asked again for long.
+func TestEndpoint_OldHead_GatewayRejectsSyncing_IsGood(t *testing.T) {
+	t.Parallel()
+	for name, status := range map[string]int{"forbidden": http.StatusForbidden, "bad gateway": http.StatusBadGateway, "limited": http.StatusTooManyRequests} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			f.blocksEvery(time.Second, time.Now().Add(-time.Hour))
+			f.breakFor("eth_syncing", func(_ *fake, w http.ResponseWriter) { w.WriteHeader(status) })
+			c := open(t, Config{Endpoints: []string{f.url()}})
+			ep := c.endpoints[0]
+			for range 3 {
+				c.poll(t.Context(), ep)
+				require.True(t, c.Status().Endpoints[0].OK)
+				require.True(t, ep.isVerified())
+				require.Equal(t, standingGood, ep.healthOf(time.Now(), headMethod))
+				ep.mu.Lock()
+				ep.syncingAt = ep.syncingAt.Add(-syncingEvery)
+				ep.mu.Unlock()
+			}
+			require.Equal(t, 1, f.count("eth_syncing"))
+			require.NotEmpty(t, c.Status().Endpoints[0].Failing["eth_syncing"])
+			ep.mu.Lock()
+			ep.syncingAt = ep.syncingAt.Add(-unsupportedPardon)
+			ep.mu.Unlock()
+			f.onRequest(nil)
+			c.poll(t.Context(), ep)
+			require.Empty(t, c.Status().Endpoints[0].Failing)
 		})
 	}
 }
