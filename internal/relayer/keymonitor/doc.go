@@ -15,7 +15,8 @@
 //
 // # Limits of the guarantees
 //
-// Balances are read every few seconds. In between a key may get more transactions than it can pay for. These are sent
-// anyway, rejected by nodes, and sent again when there is ether. After several rejections the key is disabled. The sender
-// recognizes a rejection in unknown words as lack of funds by the key's balance at that moment.
+// Balances are read every few seconds, and at least every 40 s while no transaction is pending. In between a key may get
+// more transactions than it can pay for. These are sent anyway, rejected by nodes, and sent again when there is ether. After
+// several rejections the key is disabled. The sender recognizes a rejection in unknown words as lack of funds by the key's
+// balance at that moment.
 package keymonitor

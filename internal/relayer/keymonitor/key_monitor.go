@@ -68,6 +68,7 @@ type TopUp struct {
 type Monitor struct {
 	cfg    Config
 	rounds chan struct{} // holds one: the tracker ran a round in this process
+	idle   chan struct{} // holds one: the tracker left out a round in this process
 	failed chan struct{} // holds one: due is not empty
 
 	mu       sync.Mutex
@@ -98,13 +99,16 @@ func New(cfg Config) *Monitor {
 		cfg.TopUp = &top
 	}
 	return &Monitor{
-		cfg: cfg, rounds: make(chan struct{}, 1), failed: make(chan struct{}, 1),
+		cfg: cfg, rounds: make(chan struct{}, 1), idle: make(chan struct{}, 1), failed: make(chan struct{}, 1),
 		refusals: map[common.Address]int{}, due: map[common.Address]string{}, unsigned: map[common.Address]signerFailures{},
 	}
 }
 
 // Round reports that this process tracks the chain; it does not wait. The tracker calls it after each round.
 func (m *Monitor) Round(context.Context, evm.Header) { signal(m.rounds) }
+
+// Idle reports the same while nothing is pending; balances are not read then. The tracker calls it instead of Round.
+func (m *Monitor) Idle() { signal(m.idle) }
 
 // TakeTopUps returns the top-ups that were stored since the last call: their caller signs them. Top-ups that no caller takes are found
 // by the process that follows the chain, as all unsigned transactions are.
@@ -165,9 +169,9 @@ func (m *Monitor) signerFailing(key common.Address) bool {
 	return s.failures >= m.cfg.Refusals && time.Since(s.last) < m.cfg.Cooldown
 }
 
-// idleAfter is the time since the last round after which this process certainly no longer holds the tracker lease.
-// An idle tracker's rounds are a minute apart at most.
-const idleAfter = 90 * time.Second
+// idleAfter is the time since the last round, complete or left out, after which this process certainly no longer holds the
+// tracker lease.
+const idleAfter = 10 * time.Second
 
 // Run monitors the keys until ctx ends, and returns nil then.
 func (m *Monitor) Run(ctx context.Context) error {
@@ -175,13 +179,15 @@ func (m *Monitor) Run(ctx context.Context) error {
 		m.cfg.Log.Warn("top-ups stopped", "reason", "RELAYER_ENABLED is false")
 	}
 	var looked, followed time.Time
-	idle := time.NewTicker(m.cfg.Interval)
-	defer idle.Stop()
+	ticker := time.NewTicker(m.cfg.Interval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-idle.C:
+		case <-m.idle:
+			followed = time.Now()
+		case <-ticker.C:
 			m.disableKeys(ctx) // whose write failed before
 			if time.Since(followed) > max(3*m.cfg.Interval, idleAfter) {
 				m.cfg.Metrics.spent.Reset() // another process tracks the chain now, and shows them

@@ -45,6 +45,12 @@ func (o onRound) Round(ctx context.Context, head evm.Header) {
 	o.f(ctx, head)
 }
 
+func (o onRound) Idle() {
+	if o.Events != nil {
+		o.Events.Idle()
+	}
+}
+
 func (o onRound) TakeTopUps() []*relayer.Transaction {
 	if o.Events == nil {
 		return nil

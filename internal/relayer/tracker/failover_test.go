@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
@@ -80,13 +81,36 @@ func TestFailover_NodeIsDown_NewNoncesWait(t *testing.T) {
 	require.Equal(t, uint64(7), *f.Send(t, f.chain.Accounts[0].Address, 1, nil).Nonce)
 }
 
+// idleEvents reports the rounds that a tracker leaves out.
+type idleEvents struct {
+	tracker.Events
+
+	idle chan<- struct{}
+}
+
+func (e idleEvents) Idle() {
+	select {
+	case e.idle <- struct{}{}:
+	default:
+	}
+}
+
 // An idle tracker, which leaves out rounds at new heads, compares nonces as soon as it finds the failover.
 func TestFailover_TrackerIsIdle_NoncesAreCompared(t *testing.T) {
+	idle := make(chan struct{}, 1)
 	f := setup(t, 1, func(o *relayertest.Options) {
-		o.Tracker = func(c *tracker.Config) { c.Tend = 2 * time.Second } // its complete rounds are 18 s apart, and two are needed
+		o.Tracker = func(c *tracker.Config) {
+			c.Tend = 2 * time.Second // its complete rounds are 18 s apart, and two are needed
+			c.Events = idleEvents{relayertest.OnRound(c.Events, func(context.Context, evm.Header) {}), idle}
+		}
 	})
 	f.commitUntil(f.send(), relayer.Confirmed)
 	f.chain.Commit()
+	select {
+	case <-idle:
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "the tracker left out no round")
+	}
 	f.exec(`UPDATE relayer_pools SET timeline = '00000000'`)
 	require.Eventually(t, func() bool {
 		f.chain.Commit()

@@ -59,6 +59,7 @@ func (t *Tracker) noteIdle() {
 	t.headAt = time.Time{}
 	t.cfg.Metrics.round.SetToCurrentTime()
 	t.cfg.Metrics.rounds.WithLabelValues("ok").Inc()
+	t.cfg.Events.Idle()
 }
 
 // noteComplete records a complete round.

@@ -68,6 +68,8 @@ func (n nodes) Latest(ctx context.Context, except ...string) (View, error) {
 type Events interface {
 	// Round is called after each round that reached the chain's head, new or not. The next round waits for it.
 	Round(ctx context.Context, head evm.Header)
+	// Idle is called instead for each round that is left out because nothing is pending.
+	Idle()
 	// TakeTopUps returns the top-ups that were stored since its last call. The tracker signs them.
 	TakeTopUps() []*relayer.Transaction
 }
@@ -75,6 +77,7 @@ type Events interface {
 type noEvents struct{}
 
 func (noEvents) Round(context.Context, evm.Header)  {}
+func (noEvents) Idle()                              {}
 func (noEvents) TakeTopUps() []*relayer.Transaction { return nil }
 
 // DefaultMaxNonceJump is the default of Config.MaxNonceJump.
