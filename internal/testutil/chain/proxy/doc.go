@@ -8,8 +8,8 @@
 // Faults of the connection (Status, Reject, Cut, Lose, Hang, Garble, Truncate) strike the whole batch if they strike one of
 // its items. If they strike before the node (Status, Reject, Cut), it receives nothing of the batch.
 //
-// On a websocket a Status and a Reject are error answers, Cut and Lose end the connection, and notifications are calls of the
-// method eth_subscription, of which Omit drops one.
+// On a websocket a Status and a Reject are one error answer with the id of the first call, Cut and Lose end the connection, and
+// notifications are calls of the method eth_subscription, of which Omit drops one.
 //
 // Without rules and lag, bytes are forwarded unchanged.
 package proxy

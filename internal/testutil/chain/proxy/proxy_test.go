@@ -216,6 +216,30 @@ func TestBatch_EachCallIsHandledSeparately(t *testing.T) {
 	require.Equal(t, map[string]uint64{"that one": 1, "no answer": 1}, s.Injected())
 }
 
+// A fault of one item rejects the whole batch, which gets one error.
+func TestBatch_RejectedOverWebsocket_GetsOneError(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]proxy.Kind{"reject": proxy.Reject, "status": proxy.Status} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			s.SetRules(proxy.Rule{Name: "it", Methods: []string{"eth_chainId"}, Fault: proxy.Fault{Kind: kind, Message: "no batches"}})
+			tx := s.transfer(0)
+			raw, err := tx.MarshalBinary()
+			require.NoError(t, err)
+			batch := []rpc.BatchElem{
+				{Method: "eth_sendRawTransaction", Args: []any{hexutil.Bytes(raw)}, Result: new(common.Hash)},
+				{Method: "eth_chainId", Result: new(hexutil.Uint64)},
+			}
+			require.NoError(t, s.ws.Client().BatchCallContext(t.Context(), batch))
+			require.ErrorContains(t, batch[0].Error, "no batches")
+			require.ErrorIs(t, batch[1].Error, rpc.ErrMissingBatchResponse)
+			require.False(t, s.taken(tx))
+			require.Equal(t, map[string]uint64{"it": 1}, s.Injected())
+		})
+	}
+}
+
 // A provider that refuses large batches answers one error, and one that counts calls refuses those beyond its limit.
 func TestBatch_ProvidersLimits(t *testing.T) {
 	t.Parallel()

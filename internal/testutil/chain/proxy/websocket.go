@@ -101,14 +101,24 @@ func (c *pipe) question(body []byte, wg *sync.WaitGroup) {
 	lagged := c.p.newView(c.p.lagging())
 	var onward, refused []*message
 	var whole verdict
-	for _, m := range calls {
-		v := c.p.selectFault(m, len(calls))
-		whole.delay += v.delay
-		switch v.fault.Kind {
+	verdicts := make([]verdict, len(calls))
+	for i, m := range calls {
+		verdicts[i] = c.p.selectFault(m, len(calls))
+		whole.delay += verdicts[i].delay
+		switch verdicts[i].fault.Kind {
 		case Cut:
 			c.cut()
 			return
-		case Refuse, Status, Answer, Reject, Forget:
+		case Status, Reject:
+			// Callers match answers by id, so a node answers a whole batch with the id of its first call.
+			c.tellCaller(encode([]*message{calls[0].refusal(verdicts[i].fault)}, batch))
+			return
+		}
+	}
+	for i, m := range calls {
+		v := verdicts[i]
+		switch v.fault.Kind {
+		case Refuse, Answer, Forget:
 			refused = append(refused, m.refusal(v.fault))
 			continue
 		case 0:
