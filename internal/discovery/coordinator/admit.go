@@ -21,7 +21,7 @@ type write interface {
 	GetForce() bool
 }
 
-// admit validates a write of count entries without the directory: its size, the caller's role, its fields, and its epoch.
+// admit validates a write of count entries: its size, the caller's role, its fields, and its epoch.
 // check returns the faults of the entries. admit returns the fence of the write, whose sequence the state machine checks. An
 // error has all faults of the fields.
 func admit(ctx context.Context, l *leader, req write, count int, check func() []rollcallv1.Violation) (*rollcallv1.WriteFence, error) {
@@ -88,11 +88,18 @@ func checkWriter(w *rollcallv1.Writer) (vs []rollcallv1.Violation) {
 	return vs
 }
 
-// checkRegistration returns the faults of each service, and of the batch: repeated ids, and an unintended removal.
-func checkRegistration(req *rollcallv1.RegisterServicesRequest) (vs []rollcallv1.Violation) {
+// checkRegistration returns the faults of each service, and of the batch: repeated ids, and an unintended removal. The rules of a
+// service's kind do not apply to what its owner has in the directory already, because a gateway of an earlier version would send its full
+// set again without the refused services, which removes them.
+func checkRegistration(state *fsm.State, req *rollcallv1.RegisterServicesRequest) (vs []rollcallv1.Violation) {
 	at := make(map[string]int, len(req.Services))
 	for i, s := range req.Services {
-		for _, v := range s.Validate() {
+		faults := s.Validate()
+		if e, ok := state.Get(s.GetId()); len(faults) > 0 && ok && e.Owner == fsm.OwnerOf(req.GetWriter().GetOwner()) &&
+			e.Kind == s.GetKind() && e.URL() == s.GetWorkerRef().GetUrl() {
+			faults = s.ValidateStored()
+		}
+		for _, v := range faults {
 			vs = append(vs, rollcallv1.Violation{Field: fmt.Sprintf("services[%d].%s", i, v.Field), Description: v.Description})
 		}
 		if first, ok := at[s.GetId()]; ok {

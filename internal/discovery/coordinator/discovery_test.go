@@ -266,6 +266,53 @@ func TestRegisterServices_Unchanged_WritesNothing(t *testing.T) {
 	})
 }
 
+// An earlier version registered relayers whose URLs are invalid now. A gateway of it would send its full set again without the refused ones,
+// which removes them.
+func TestRegisterServices_RelayerURLOfAnEarlierVersion_StaysRegistered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		relayer := func(id, url string) *rollcallv1.Service {
+			return &rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: url}}
+		}
+		old, query := relayer("old", "grpc://old:1"), relayer("query", "http://query:3000?x")
+		leader, _ := c.leader()
+		part := &rollcallv1.ImportServicesRequest{Records: []*rollcallv1.ServiceRecord{{Service: old, Owner: edge}, {Service: query, Owner: edge}}}
+		_, err := c.beginImport(t.Context(), leader, part, importEnd(2)).CloseAndRecv() // an import takes what an earlier version registered
+		require.NoError(t, err)
+		leader, _ = c.leader()
+		seq := uint64(0)
+		write := func(id string, services ...*rollcallv1.Service) (*rollcallv1.RegisterServicesResponse, error) {
+			seq++
+			req := &rollcallv1.RegisterServicesRequest{Writer: gatewayWriter(id, 1<<40, seq), Services: services, FullSet: true}
+			return c.client(leader).RegisterServices(t.Context(), req)
+		}
+		refused := func(err error, fields ...string) {
+			t.Helper()
+			require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
+			var got []string
+			for _, v := range detail[*errdetails.BadRequest](t, err).FieldViolations {
+				got = append(got, v.Field)
+			}
+			require.Equal(t, fields, got)
+		}
+		resp, err := write(edge.Id, service("good"), old, query)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, resp.Unchanged)
+		c.everywhere("good", "old", "query")
+
+		labeled := proto.CloneOf(old)
+		labeled.WorkerRef.Labels = map[string]string{"zone": "a"}
+		_, err = write(edge.Id, service("good"), labeled, query)
+		require.NoError(t, err, "its URL is the same")
+
+		_, err = write(edge.Id, service("good"), old, relayer("query", "http://query:3000?y"), relayer("new", "grpc://new:1"))
+		refused(err, "services[2].worker_ref.url", "services[3].worker_ref.url")
+		_, err = write("other", old)
+		refused(err, "services[0].worker_ref.url")
+		c.everywhere("good", "old", "query")
+	})
+}
+
 // A leader that is cut off from its peers must not answer reads, or report an unchanged registration, from its state.
 func TestLeader_CutOffFromPeers_AnswersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -65,7 +65,7 @@ func (n *Node) registerRequest(ctx context.Context, req *rollcallv1.RegisterServ
 	if err != nil {
 		return fsm.Answer{}, err
 	}
-	fence, err := admit(ctx, l, req, len(req.Services), func() []rollcallv1.Violation { return checkRegistration(req) })
+	fence, err := admit(ctx, l, req, len(req.Services), func() []rollcallv1.Violation { return checkRegistration(n.machine.State(), req) })
 	if err != nil {
 		return fsm.Answer{}, err
 	}

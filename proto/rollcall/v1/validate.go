@@ -62,8 +62,8 @@ func (s *Service) Validate() []Violation {
 	return vs
 }
 
-// ValidateStored is like Validate for a service of a backup, which an earlier version may have registered: it leaves out
-// the rules of the service's kind.
+// ValidateStored is like Validate for a service of a backup or of the directory, which an earlier version may have registered: it
+// leaves out the rules of the service's kind.
 func (s *Service) ValidateStored() []Violation {
 	var vs []Violation
 	add := func(field, format string, args ...any) {
