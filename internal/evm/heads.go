@@ -214,7 +214,7 @@ func (ep *endpoint) checkSyncing(ctx context.Context, newest Header) {
 
 // askSyncing asks for eth_syncing.
 func (ep *endpoint) askSyncing(ctx context.Context) (answer, error) {
-	if _, err := ep.admit(ctx, 1); err != nil {
+	if _, err := ep.admit(ctx, 1, reads); err != nil {
 		return answer{}, err
 	}
 	calls := []call{{method: "eth_syncing", answers: anyError}}
