@@ -140,7 +140,8 @@ func TestResend_RefusedWhileFeesFall_OneASecond(t *testing.T) {
 		f.chain.Commit() // an empty block lowers the base fee by an eighth
 		wait(rounds, 2)
 	}
-	require.LessOrEqual(t, node.Injected()["refused"], 4+1+uint64(time.Since(begun)/time.Second), "each once, and then one a second")
+	// The tracker, which no node serves, once releases its lease. After that it does not know the pause of the key.
+	require.LessOrEqual(t, node.Injected()["refused"], 4+2+uint64(time.Since(begun)/time.Second), "each once, and then one a second")
 	for i, tx := range txs {
 		last := f.latest(tx)
 		require.Equal(t, sender.Unrecognized, last.LastError, "%d", i)
