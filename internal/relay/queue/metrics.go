@@ -51,7 +51,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_relay_queue_oldest_seconds", Help: "Age of the oldest entry of the table: queue or outbox.",
 		}, []string{"table"}),
 		available: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollcall_relay_queue_available", Help: "1 while the part (consumer or dispatcher) reaches its backend, 0 otherwise.",
+			Name: "rollcall_relay_queue_available", Help: "1 while the part (consumer, results, dispatcher, outbox or collector) reaches its backend, 0 otherwise.",
 		}, []string{"part"}),
 	}
 }

@@ -27,3 +27,14 @@ func Enqueue(ctx context.Context, db Executor, ids ...uuid.UUID) error {
 	}
 	return nil
 }
+
+// Transactions stores transactions of the API in a database that has only the queue's migrations. Of their table it has what the queue reads.
+func Transactions(ctx context.Context, db Executor, ids ...uuid.UUID) error {
+	if _, err := db.Exec(ctx, `CREATE TABLE IF NOT EXISTS relay_transactions (id uuid PRIMARY KEY)`); err != nil {
+		return fmt.Errorf("create the table of transactions: %w", err)
+	}
+	if _, err := db.Exec(ctx, `INSERT INTO relay_transactions (id) SELECT unnest($1::uuid[])`, ids); err != nil {
+		return fmt.Errorf("store transactions: %w", err)
+	}
+	return nil
+}

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/table"
 )
 
 const (
@@ -17,15 +18,27 @@ const (
 	// brokerPause is the pause after an internal error of the broker, and brokerTries how often it is asked.
 	brokerPause = 200 * time.Millisecond
 	brokerTries = 10
+	// mostForeign is how many messages of others end a collection.
+	mostForeign = 1000
 )
 
-// collect moves the messages of <queue>.dead to the table, now and each minute until ctx ends.
+// collect moves the messages of <queue>.dead to the table, now and each minute until ctx ends. It ends early if the queue has messages of
+// others, because a delivery limit deletes messages that are received again and again.
 func (q *Queue) collect(ctx context.Context) {
 	ticker := time.NewTicker(collectEvery)
 	defer ticker.Stop()
 	for {
-		if err := whileBroken(ctx, func() (bool, error) { return q.collectOnce(ctx) }); err != nil && ctx.Err() == nil {
-			q.cfg.Logger.Debug("dead letters of the broker not collected", "err", reason(err))
+		switch err := whileBroken(ctx, func() (bool, error) { return q.collectOnce(ctx) }); {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, table.ErrForeign):
+			q.collecting.Succeeded()
+			q.cfg.Logger.Warn("dead letters of the broker are collected at starts only", "component", "consumer", "err", err)
+			return
+		case err != nil:
+			q.collecting.Failed(err)
+		default:
+			q.collecting.Succeeded()
 		}
 		select {
 		case <-ctx.Done():
@@ -51,8 +64,8 @@ func whileBroken(ctx context.Context, call func() (begun bool, err error)) error
 	}
 }
 
-// collectOnce moves the messages that are there. It receives nothing while the database does not answer, because each delivery counts
-// towards a limit of the broker.
+// collectOnce moves the messages that are there, and returns table.ErrForeign if it left some. It receives nothing while the database does
+// not store messages, because each delivery counts towards a limit of the broker.
 func (q *Queue) collectOnce(ctx context.Context) (begun bool, err error) {
 	if err := q.Ready(ctx); err != nil {
 		return false, err
@@ -75,7 +88,9 @@ func (q *Queue) collectOnce(ctx context.Context) (begun bool, err error) {
 	if answer, ok := errors.AsType[*amqp.Error](err); ok && answer.Code == amqp.NotFound {
 		return false, nil
 	}
-	for ; err == nil && count > 0; count-- {
+	foreign := 0
+	var failed error // the first of a message
+	for ; err == nil && count > 0 && foreign < mostForeign; count-- {
 		var found bool
 		var m *received
 		err = l.within(ctx, requestTimeout, func() error {
@@ -87,25 +102,22 @@ func (q *Queue) collectOnce(ctx context.Context) (begun bool, err error) {
 			break
 		}
 		begun = true
-		if err = q.keep(ctx, m); err == nil {
+		switch stored := q.Collect(ctx, m.letter()); {
+		case stored == nil:
 			err = m.delivery.Ack(false)
+		case errors.Is(stored, table.ErrForeign):
+			foreign++
+		default:
+			failed = cmp.Or(failed, stored)
+			err = q.Ready(ctx)
 		}
 	}
-	if err == nil { // the broker answers after it has executed the deletions
+	// The broker answers after it has executed the deletions, and puts the messages back that are left.
+	if err == nil {
 		err = l.within(ctx, requestTimeout, channel.Close)
 	}
-	return begun, err
-}
-
-// keep stores a message of <queue>.dead. A dead letter has a time, and any other message was moved by a limit of the broker.
-func (q *Queue) keep(ctx context.Context, m *received) error {
-	switch {
-	case !m.valid:
-		q.cfg.LogDeadLetter(m.Message, malformed)
-		return nil
-	case m.deadAt.IsZero():
-		return q.Return(ctx, m.ID)
-	default:
-		return q.Bury(ctx, queue.DeadLetter{ID: m.ID, Attempts: m.earlier, Reason: m.reason, EnqueuedAt: m.EnqueuedAt})
+	if err = cmp.Or(failed, err); err == nil && foreign > 0 {
+		err = table.ErrForeign
 	}
+	return begun, err
 }

@@ -52,5 +52,11 @@
 // message that kills its process each time returns after the sweep, and is no dead letter.
 //
 // A policy may have RabbitMQ dead-letter such messages to <queue>.dead. Consumers return those to the table each minute. Older versions
-// kept dead letters in that queue: consumers move them to the table, too.
+// kept dead letters in that queue: consumers move them to the table, too. The queue should be this one's alone. Messages in it that are no
+// transaction of the database stay there, and consumers that find some collect nothing more until they start again.
+//
+// # Permissions
+//
+// Configure, write and read on <queue> and <queue>.delay.*, write on the exchange amq.default, and read on <queue>.dead. A consumer that is
+// refused <queue>.dead logs that, and works without what is there.
 package rabbitmq

@@ -1,7 +1,11 @@
 package rabbitmq_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,8 +45,8 @@ func TestDeadLetters_DeliveryLimit_ListingLosesNone(t *testing.T) {
 	}
 }
 
-// The queue <queue>.dead has dead letters of an older version, and messages that a policy moved there because of a limit. The former stay
-// dead letters, and the latter return.
+// The queue <queue>.dead has dead letters of an older version, messages that a policy moved there because of a limit, and those of other
+// programs. The first stay dead letters, the second return, and the last stay where they are.
 func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 	t.Parallel()
 	address, name := testrabbitmq.URL(t), "relay-"+uuid.NewString()
@@ -61,13 +65,16 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, sent.Wait())
 	}
-	letter, moved := uuid.New(), uuid.New()
+	letter, moved, stranger := uuid.New(), uuid.New(), uuid.New()
 	send(letter.String(), amqp.Table{"attempts": int64(20), "reason": "cannot be sent", "dead_at": died.UnixMilli(), "enqueued_at": died.UnixMilli()})
 	send("no id", nil)
+	send(stranger.String(), amqp.Table{"dead_at": died.UnixMilli()})
 	send(moved.String(), amqp.Table{"x-first-death-reason": "delivery_limit"})
 
 	db := testpostgres.New(t, testpostgres.Migrated(queue.Migrations())).Pool(t)
-	q, err := rabbitmq.New(db, address+"?queue="+name, queue.Config{})
+	require.NoError(t, queuetest.Transactions(t.Context(), db, letter, moved))
+	var log lockedBuffer
+	q, err := rabbitmq.New(db, address+"?queue="+name, queue.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, q.Close()) })
 	delivered := make(chan uuid.UUID, 10)
@@ -85,9 +92,21 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 		require.FailNow(t, "the moved message does not return")
 	}
 	require.Eventually(t, func() bool {
-		left, err := channel.QueueDeclarePassive(name+".dead", true, false, false, false, nil)
-		return err == nil && left.Messages == 0
+		return strings.Contains(log.String(), "the dead-letter queue has messages of other programs")
 	}, time.Minute, 20*time.Millisecond)
+	var left []string
+	require.Eventually(t, func() bool {
+		d, ok, err := channel.Get(name+".dead", false)
+		require.NoError(t, err)
+		if ok {
+			left = append(left, string(d.Body))
+		}
+		return len(left) == 2
+	}, time.Minute, 20*time.Millisecond)
+	require.ElementsMatch(t, []string{"no id", stranger.String()}, left)
+	_, more, err := channel.Get(name+".dead", false)
+	require.NoError(t, err)
+	require.False(t, more)
 	letters, err := q.List(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, letters, 1)
@@ -95,10 +114,62 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 	require.Equal(t, "cannot be sent", letters[0].Reason)
 	require.Equal(t, 20, letters[0].Attempts)
 	require.WithinDuration(t, died, letters[0].EnqueuedAt, time.Second)
+	require.WithinDuration(t, died, letters[0].DeadAt, time.Second)
 	n, err := q.Replay(t.Context(), letter)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, letter, <-delivered)
+}
+
+// A consumer that may not read <queue>.dead works, but nothing is collected. The operator learns that once.
+func TestReceive_DeadQueueRefused_IsLogged(t *testing.T) {
+	t.Parallel()
+	address, name := testrabbitmq.URL(t), "relay-"+uuid.NewString()
+	conn, err := amqp.Dial(address)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	channel, err := conn.Channel()
+	require.NoError(t, err)
+	_, err = channel.QueueDeclare(name+".dead", false, false, true, false, nil) // exclusive: the broker refuses other connections
+	require.NoError(t, err)
+	db := testpostgres.New(t, testpostgres.Migrated(queue.Migrations())).Pool(t)
+	id := uuid.New()
+	require.NoError(t, queuetest.Transactions(t.Context(), db, id))
+	var log lockedBuffer
+	q, err := rabbitmq.New(db, address+"?queue="+name, queue.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, q.Close()) })
+	require.NoError(t, queuetest.Enqueue(t.Context(), db, id))
+	handled := make(chan uuid.UUID, 10)
+	run(t, q.Run)
+	run(t, func(ctx context.Context) error {
+		return q.Receive(ctx, 4, func(_ context.Context, m queue.Message) queue.Verdict {
+			handled <- m.ID
+			return queue.Done()
+		})
+	})
+	require.Equal(t, id, <-handled)
+	require.Eventually(t, func() bool {
+		return strings.Contains(log.String(), `level=WARN msg="queue unavailable" component=collector err="RabbitMQ: 405 RESOURCE_LOCKED`)
+	}, time.Minute, 20*time.Millisecond, "%s", &log)
+}
+
+// lockedBuffer is a buffer for concurrent use.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 // run runs a part of the queue until the test ends.

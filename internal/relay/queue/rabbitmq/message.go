@@ -97,6 +97,11 @@ func (r *received) copied(to string) outgoing {
 	return outgoing{queue: to, body: r.delivery.Body, enqueuedAt: r.EnqueuedAt, attempts: r.Attempts, failures: r.failures, reason: r.reason}
 }
 
+// letter returns the message as one of <queue>.dead. It has no id if the body is none.
+func (r *received) letter() queue.DeadLetter {
+	return queue.DeadLetter{ID: r.ID, Attempts: r.earlier, Reason: r.reason, EnqueuedAt: r.EnqueuedAt, DeadAt: r.deadAt}
+}
+
 // minDelay is the time of the first delay queue. Each further one has twice the time, up to maxLevel doublings.
 const (
 	minDelay = 500 * time.Millisecond

@@ -31,11 +31,12 @@ const (
 // Queue is the queue in RabbitMQ. It implements [queue.Queue].
 type Queue struct {
 	*table.Dispatcher
-	broker    *broker
-	publisher *publisher
-	cfg       queue.Config
-	consuming *queue.Outage
-	settling  *queue.Outage
+	broker     *broker
+	publisher  *publisher
+	cfg        queue.Config
+	consuming  *queue.Outage
+	settling   *queue.Outage
+	collecting *queue.Outage
 }
 
 // New returns the queue of a URL. The outbox is in db, the database of the transactions. New does not connect.
@@ -50,6 +51,7 @@ func New(db *pgxpool.Pool, url string, cfg queue.Config) (*Queue, error) {
 	return &Queue{
 		Dispatcher: table.NewDispatcher(db, cfg, sender{p}), broker: b, publisher: p, cfg: cfg,
 		consuming: cfg.NewOutage("consumer", reason), settling: cfg.NewOutage("results", reason),
+		collecting: cfg.NewOutage("collector", reason),
 	}, nil
 }
 

@@ -1,15 +1,17 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"time"
 
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
-	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/table"
 )
 
 const (
@@ -19,9 +21,12 @@ const (
 	collectWait = time.Second
 	// collectHide is how long a message of the dead-letter queue stays hidden if it could not be stored.
 	collectHide = time.Minute
+	// mostForeign is how many messages of others end a collection.
+	mostForeign = 1000
 )
 
-// collect moves the messages of the dead-letter queue to the table, now and each minute until ctx ends.
+// collect moves the messages of the dead-letter queue to the table, now and each minute until ctx ends. It ends early if the queue has
+// messages of others: to receive them again and again would hide them from their owner.
 func (q *Queue) collect(ctx context.Context) {
 	ticker := time.NewTicker(collectEvery)
 	defer ticker.Stop()
@@ -29,8 +34,17 @@ func (q *Queue) collect(ctx context.Context) {
 		if !checked {
 			checked = q.checkRedrive(ctx) == nil
 		}
-		if err := q.collectOnce(ctx); err != nil && ctx.Err() == nil {
-			q.cfg.Logger.Debug("dead letters of the broker not collected", "err", reason(err))
+		switch err := q.collectOnce(ctx); {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, table.ErrForeign):
+			q.collecting.Succeeded()
+			q.cfg.Logger.Warn("dead letters of the broker are collected at starts only", "component", "consumer", "err", err)
+			return
+		case err != nil:
+			q.collecting.Failed(err)
+		default:
+			q.collecting.Succeeded()
 		}
 		select {
 		case <-ctx.Done():
@@ -40,54 +54,53 @@ func (q *Queue) collect(ctx context.Context) {
 	}
 }
 
-// collectOnce moves the messages that are there. It receives nothing while the database does not answer, because each delivery counts
-// towards a limit of SQS. The end of ctx does not break off a request, because SQS would hide the messages of its answer.
-func (q *Queue) collectOnce(ctx context.Context) error {
-	requests := context.WithoutCancel(ctx)
-	for ctx.Err() == nil {
+// collectOnce moves the messages that are there, and returns table.ErrForeign if it left some. It receives nothing while the database
+// does not store messages, because each delivery counts towards a limit of SQS. The end of ctx does not break off a request at once,
+// because SQS would hide the messages of its answer.
+func (q *Queue) collectOnce(ctx context.Context) (err error) {
+	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(shutdownTimeout, cancel) })()
+	var foreign []entry
+	defer func() {
+		each(foreign, func(part []entry) { q.client.hide(requests, q.client.dead, part) }) // an error leaves them hidden for collectHide
+		if len(foreign) > 0 && err == nil {
+			err = table.ErrForeign
+		}
+	}()
+	var failed error // the first of a message, which appears again after collectHide
+	for ctx.Err() == nil && len(foreign) < mostForeign {
 		if err := q.Ready(requests); err != nil {
 			return err
 		}
 		messages, err := q.client.receive(requests, q.client.dead, batch, collectWait, collectHide)
 		if missing(err) || err == nil && len(messages) == 0 {
-			return nil
+			break
 		}
 		if err != nil {
 			return err
 		}
-		if err := q.keep(requests, messages); err != nil {
-			return err
-		}
-		var entries []entry
+		var stored []entry
 		for _, m := range messages {
-			entries = append(entries, entry{handle: m.handle})
+			switch err := q.Collect(requests, m.letter()); {
+			case err == nil:
+				stored = append(stored, entry{handle: m.handle})
+			case errors.Is(err, table.ErrForeign):
+				foreign = append(foreign, entry{handle: m.handle})
+			default:
+				failed = cmp.Or(failed, err)
+			}
 		}
-		for _, err := range q.client.remove(requests, q.client.dead, entries) {
+		if len(stored) == 0 {
+			continue
+		}
+		for _, err := range q.client.remove(requests, q.client.dead, stored) {
 			if err != nil {
 				return err
 			}
 		}
 	}
-	return nil
-}
-
-// keep stores messages of the dead-letter queue. A dead letter has a time, and any other message was moved by the queue's redrive policy.
-func (q *Queue) keep(ctx context.Context, messages []*received) error {
-	for _, m := range messages {
-		var err error
-		switch {
-		case !m.valid:
-			q.cfg.LogDeadLetter(m.Message, malformed)
-		case m.deadAt.IsZero():
-			err = q.Return(ctx, m.ID)
-		default:
-			err = q.Bury(ctx, queue.DeadLetter{ID: m.ID, Attempts: m.earlier, Reason: m.reason, EnqueuedAt: m.EnqueuedAt})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return failed
 }
 
 // checkRedrive warns if the queue's redrive policy moves messages before they have failed as often as they may.

@@ -3,7 +3,11 @@ package sqs_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"path"
 	"strconv"
@@ -20,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/queuetest"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue/sqs"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testsqs "github.com/rollcall-dev/rollcall/internal/testutil/sqs"
@@ -36,8 +41,8 @@ func create(t *testing.T, api *awssqs.Client, name string, attributes map[string
 	return *made.QueueUrl, got.Attributes[string(queueArn)]
 }
 
-// The dead-letter queue has dead letters of an older version, and messages that the redrive policy moved. The former stay dead letters, and
-// the latter return. The operator learns that the policy is too strict.
+// The dead-letter queue has dead letters of an older version, messages that the redrive policy moved, and those of other programs. The first
+// stay dead letters, the second return, and the last stay where they are. The operator learns of them, and that the policy is too strict.
 func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 	t.Parallel()
 	endpoint := testsqs.Endpoint(t)
@@ -56,17 +61,20 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 	number := func(n int64) types.MessageAttributeValue {
 		return types.MessageAttributeValue{DataType: aws.String("Number"), StringValue: aws.String(strconv.FormatInt(n, 10))}
 	}
-	letter, moved := uuid.New(), uuid.New()
+	letter, moved, stranger, strangersLetter := uuid.New(), uuid.New(), uuid.New(), uuid.New()
 	died := time.Now().Add(-time.Hour)
 	send(letter.String(), map[string]types.MessageAttributeValue{
 		"attempts": number(20), "dead_at": number(died.UnixMilli()), "enqueued_at": number(died.UnixMilli()),
 		"reason": {DataType: aws.String("String"), StringValue: aws.String("cannot be sent")},
 	})
 	send("no id", nil)
+	send(stranger.String(), nil)
+	send(strangersLetter.String(), map[string]types.MessageAttributeValue{"dead_at": number(died.UnixMilli())})
 	send(moved.String(), nil)
 
 	var log lockedBuffer
 	db := testpostgres.New(t, testpostgres.Migrated(queue.Migrations())).Pool(t)
+	require.NoError(t, queuetest.Transactions(t.Context(), db, letter, moved))
 	q, err := sqs.New(db, address, queue.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	delivered := make(chan uuid.UUID, 10)
@@ -100,11 +108,70 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 	require.Equal(t, letter, letters[0].ID)
 	require.Equal(t, "cannot be sent", letters[0].Reason)
 	require.Equal(t, 20, letters[0].Attempts)
+	require.WithinDuration(t, died, letters[0].DeadAt, time.Second)
 	n, err := q.Replay(t.Context(), letter)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, letter, <-delivered)
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "max_receive_count=3 needed=40") }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(log.String(), "the dead-letter queue has messages of other programs")
+	}, time.Minute, 20*time.Millisecond)
+	left := map[string]bool{}
+	require.Eventually(t, func() bool { // they are visible again before collectHide has passed, which their owner would notice
+		got, err := api.ReceiveMessage(t.Context(), &awssqs.ReceiveMessageInput{QueueUrl: &dead, MaxNumberOfMessages: 10})
+		require.NoError(t, err)
+		for _, m := range got.Messages {
+			left[*m.Body] = true
+		}
+		return len(left) >= 3
+	}, 30*time.Second, 20*time.Millisecond)
+	require.Equal(t, map[string]bool{"no id": true, stranger.String(): true, strangersLetter.String(): true}, left)
+}
+
+// A consumer that may not read the dead-letter queue works, but nothing is collected. The operator learns that once.
+func TestReceive_DeadQueueRefused_IsLogged(t *testing.T) {
+	t.Parallel()
+	endpoint, err := url.Parse(testsqs.Endpoint(t))
+	require.NoError(t, err)
+	forward := httputil.NewSingleHostReverseProxy(endpoint)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".ReceiveMessage") && bytes.Contains(body, []byte(`-dead"`)) {
+			w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `{"__type":"AccessDeniedException","message":"no"}`)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(proxy.Close)
+	var log lockedBuffer
+	db := testpostgres.New(t, testpostgres.Migrated(queue.Migrations())).Pool(t)
+	require.NoError(t, queuetest.Transactions(t.Context(), db))
+	q, err := sqs.New(db, queueURL(t, proxy.URL), queue.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 2)
+	go func() { ended <- q.Run(ctx) }()
+	go func() {
+		ended <- q.Receive(ctx, 4, func(context.Context, queue.Message) queue.Verdict { return queue.Done() })
+	}()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+		require.NoError(t, q.Close())
+	})
+	require.Eventually(t, func() bool {
+		return strings.Contains(log.String(), `level=WARN msg="queue unavailable" component=collector err="ReceiveMessage: SQS answered AccessDeniedException"`)
+	}, time.Minute, 20*time.Millisecond, "%s", &log)
+	require.Eventually(t, func() bool { return q.Health() == nil }, time.Minute, 20*time.Millisecond, "transactions are relayed")
 }
 
 // lockedBuffer is a buffer for concurrent use.

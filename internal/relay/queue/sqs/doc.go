@@ -38,10 +38,12 @@
 // redrive policy's maxReceiveCount should be at least twice that; consumers warn at their start if it is lower. A queue that this package
 // creates has 1,000.
 //
-// Older versions kept dead letters in the queue dlq: consumers move them to the table, too.
+// Older versions kept dead letters in the queue dlq: consumers move them to the table, too. The queue dlq should be this queue's alone.
+// Messages in it that are no transaction of the database stay there, and consumers that find some collect nothing more until they start
+// again.
 //
 // # Permissions
 //
 // sqs:ReceiveMessage, SendMessage, DeleteMessage, ChangeMessageVisibility and GetQueueAttributes on both queues, and
-// CreateQueue with create=true.
+// CreateQueue with create=true. A consumer that is refused the queue dlq logs that, and works without what is there.
 package sqs

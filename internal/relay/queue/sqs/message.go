@@ -95,3 +95,8 @@ func read(m types.Message, until time.Time) *received {
 func (r *received) copied() outgoing {
 	return outgoing{body: r.body, enqueuedAt: r.EnqueuedAt, attempts: r.Attempts, failures: r.failures}
 }
+
+// letter returns the message as one of the dead-letter queue. It has no id if the body is none.
+func (r *received) letter() queue.DeadLetter {
+	return queue.DeadLetter{ID: r.ID, Attempts: r.earlier, Reason: r.reason, EnqueuedAt: r.EnqueuedAt, DeadAt: r.deadAt}
+}

@@ -30,10 +30,11 @@ const (
 // Queue is the queue in SQS. It implements [queue.Queue].
 type Queue struct {
 	*table.Dispatcher
-	client   *client
-	cfg      queue.Config
-	polling  *queue.Outage
-	settling *queue.Outage
+	client     *client
+	cfg        queue.Config
+	polling    *queue.Outage
+	settling   *queue.Outage
+	collecting *queue.Outage
 }
 
 // New returns the queue of a URL. The outbox is in db, the database of the transactions. New does not connect.
@@ -47,6 +48,7 @@ func New(db *pgxpool.Pool, url string, cfg queue.Config) (*Queue, error) {
 	return &Queue{
 		Dispatcher: table.NewDispatcher(db, cfg, sender{c}), client: c, cfg: cfg,
 		polling: cfg.NewOutage("consumer", reason), settling: cfg.NewOutage("results", reason),
+		collecting: cfg.NewOutage("collector", reason),
 	}, nil
 }
 
