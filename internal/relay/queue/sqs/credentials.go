@@ -17,8 +17,8 @@ var ErrNoCredentials = errors.New("no AWS credentials: set AWS_ACCESS_KEY_ID and
 // metadataService is the id of the last place, the metadata service of an EC2 instance.
 const metadataService = "ec2imds"
 
-// Credentials returns the credentials from the places that each AWS SDK reads, in the same order: the environment, the shared files with
-// a profile, a web identity such as a service account of EKS, the container's endpoint of ECS or EKS, and the instance's metadata.
+// Credentials returns the credentials from the places that each AWS SDK reads, in the same order: keys of the environment, a web
+// identity of the environment such as a service account of EKS, the shared files with a profile, the container's endpoint of ECS or EKS, and the instance's metadata.
 func Credentials(region string) aws.CredentialsProvider {
 	return aws.NewCredentialsCache(aws.CredentialsProviderFunc(func(ctx context.Context) (aws.Credentials, error) {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)

@@ -3,11 +3,7 @@ package sqs_test
 import (
 	"bytes"
 	"context"
-	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
 	"net/url"
 	"path"
 	"strconv"
@@ -127,51 +123,6 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 		return len(left) >= 3
 	}, 30*time.Second, 20*time.Millisecond)
 	require.Equal(t, map[string]bool{"no id": true, stranger.String(): true, strangersLetter.String(): true}, left)
-}
-
-// A consumer that may not read the dead-letter queue works, but nothing is collected. The operator learns that once.
-func TestReceive_DeadQueueRefused_IsLogged(t *testing.T) {
-	t.Parallel()
-	endpoint, err := url.Parse(testsqs.Endpoint(t))
-	require.NoError(t, err)
-	forward := httputil.NewSingleHostReverseProxy(endpoint)
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		if strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".ReceiveMessage") && bytes.Contains(body, []byte(`-dead"`)) {
-			w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-			w.WriteHeader(http.StatusForbidden)
-			_, _ = io.WriteString(w, `{"__type":"AccessDeniedException","message":"no"}`)
-			return
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		forward.ServeHTTP(w, r)
-	}))
-	t.Cleanup(proxy.Close)
-	var log lockedBuffer
-	db := testpostgres.New(t, testpostgres.Migrated(queue.Migrations())).Pool(t)
-	require.NoError(t, queuetest.Transactions(t.Context(), db))
-	q, err := sqs.New(db, queueURL(t, proxy.URL), queue.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 2)
-	go func() { ended <- q.Run(ctx) }()
-	go func() {
-		ended <- q.Receive(ctx, 4, func(context.Context, queue.Message) queue.Verdict { return queue.Done() })
-	}()
-	t.Cleanup(func() {
-		stop()
-		require.NoError(t, <-ended)
-		require.NoError(t, <-ended)
-		require.NoError(t, q.Close())
-	})
-	require.Eventually(t, func() bool {
-		return strings.Contains(log.String(), `level=WARN msg="queue unavailable" component=collector err="ReceiveMessage: SQS answered AccessDeniedException"`)
-	}, time.Minute, 20*time.Millisecond, "%s", &log)
-	require.Eventually(t, func() bool { return q.Health() == nil }, time.Minute, 20*time.Millisecond, "transactions are relayed")
 }
 
 // lockedBuffer is a buffer for concurrent use.
