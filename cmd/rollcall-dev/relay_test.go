@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +18,11 @@ import (
 )
 
 const (
-	// maxLag is how long the API's answer may differ from the row, and maxAge how old an unfinished transaction may be. They are a second
-	// and a minute, and more on a busy machine.
-	maxLag = 10 * time.Second
-	maxAge = 5 * time.Minute
+	// maxLag is how long the API's answer may differ from the row, usualLag bounds the median of these times, and maxAge is how old an
+	// unfinished transaction may be. An answer may be a second old, and a transaction a minute; a busy machine needs more.
+	maxLag   = 10 * time.Second
+	usualLag = 4 * time.Second
+	maxAge   = 5 * time.Minute
 )
 
 // relayRow is the row of a transaction. age is the time from its creation to now, or to its end.
@@ -51,7 +53,7 @@ func TestDev_ProcessesKilledWhilePosting_EveryStatusFollowsTheRow(t *testing.T) 
 			succeed(t, "kill", member, "--data", data)
 		}
 	}
-	var lag time.Duration
+	var lags []time.Duration
 	differs := map[string]time.Time{} // since when the answer about a transaction differs
 	for unfinished := n; unfinished > 0; {
 		before := relayRows(t, db)
@@ -69,12 +71,14 @@ func TestDev_ProcessesKilledWhilePosting_EveryStatusFollowsTheRow(t *testing.T) 
 			require.Less(t, row.age, maxAge, "%s is %s", id, row.status)
 			switch {
 			case answer == row.status || answer == before[id].status:
+				if !differs[id].IsZero() {
+					lags = append(lags, time.Since(differs[id]))
+				}
 				delete(differs, id)
 			case differs[id].IsZero():
 				differs[id] = time.Now()
 			default:
-				lag = max(lag, time.Since(differs[id]))
-				require.Less(t, lag, maxLag, "%s is %s, and the API answers %s", id, row.status, answer)
+				require.Less(t, time.Since(differs[id]), maxLag, "%s is %s, and the API answers %s", id, row.status, answer)
 			}
 			if row.open || answer != row.status {
 				unfinished++
@@ -87,7 +91,12 @@ func TestDev_ProcessesKilledWhilePosting_EveryStatusFollowsTheRow(t *testing.T) 
 	for _, row := range relayRows(t, db) {
 		oldest = max(oldest, row.age)
 	}
-	t.Logf("an answer differed from the row for %v at most; the slowest transaction took %v", lag, oldest)
+	slices.Sort(lags)
+	if n := len(lags); n > 0 { // a machine may be so busy that each answer is as new as the rows around it
+		require.Less(t, lags[n/2], usualLag)
+		t.Logf("%d answers differed from the row, for %v in the median and %v at most", n, lags[n/2], lags[n-1])
+	}
+	t.Logf("the slowest transaction took %v", oldest)
 	d.interrupt(t)
 }
 
