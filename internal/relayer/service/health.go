@@ -172,10 +172,11 @@ func (s *Service) public(c *checks, component string, err error) string {
 }
 
 // class returns the class of a failure of the database or a network, whose text may have addresses and users; "" for another failure. It
-// logs the failure when the class changes.
+// logs the failure when the class changes, unless a node failed: the client of the nodes has logged that.
 func (s *Service) class(c *checks, component string, err error) string {
 	class := postgres.Class(err)
-	if class != "" && class != c.logged[component] {
+	_, ofNode := errors.AsType[*evm.TransportError](err)
+	if class != "" && class != c.logged[component] && !ofNode {
 		s.cfg.Log.Warn("relayer unhealthy", "part", component, "err", err)
 	}
 	c.logged[component] = class

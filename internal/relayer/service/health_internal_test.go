@@ -3,7 +3,9 @@ package service
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -28,4 +30,8 @@ func TestPublic_FailureOfTheDatabase_ShowsItsClass(t *testing.T) {
 	require.Contains(t, s.public(c, "rounds", fmt.Errorf("read: %w", &evm.RPCError{Code: -32603, Message: "internal error"})), "internal error")
 	require.Equal(t, "unreachable", s.public(c, "rounds", refused))
 	require.Equal(t, 2, strings.Count(log.String(), "user=alice database=sales"), "another outage")
+
+	log.Reset()
+	require.Equal(t, "unreachable", s.public(c, "fees", &evm.TransportError{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}))
+	require.Empty(t, log.String(), "the client of the nodes logs it")
 }
