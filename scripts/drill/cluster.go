@@ -177,7 +177,7 @@ type command testredis.Command
 // reading are the read-only commands. Every other command counts as a write.
 var reading = []string{
 	"AUTH", "CLIENT", "COMMAND", "ECHO", "EVAL", "EVALSHA", "EXISTS", "GET", "HELLO", "HGET", "HGETALL", "HMGET", "INFO", "MONITOR",
-	"PING", "PUBSUB", "SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SUBSCRIBE", "TIME", "TTL", "TYPE",
+	"PING", "PUBSUB", "SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SSCAN", "SUBSCRIBE", "TIME", "TTL", "TYPE",
 }
 
 // removes reports whether the command may remove id from the active set. An unknown command may.
@@ -187,7 +187,7 @@ func (c command) removes(id string) bool {
 		return false
 	case "SREM":
 		return slices.Contains(c.Args, activeKey) && slices.Contains(c.Args, id)
-	case "DEL", "HDEL", "HSET": // only the named keys
+	case "DEL", "HDEL", "HSET", "SET": // only the named keys
 		return slices.Contains(c.Args, activeKey)
 	default:
 		return true
