@@ -16,7 +16,7 @@ const (
 	attrEnqueued = "enqueued_at"
 	attrAttempts = "attempts" // deliveries of earlier copies of the message
 	attrFailures = "failures" // those that count
-	// Those of a dead letter that an older version sent.
+	// The attributes of a dead letter that an older version sent.
 	attrReason = "reason"
 	attrDead   = "dead_at"
 )
