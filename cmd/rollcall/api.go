@@ -12,6 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/api"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/forward"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/health"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/statuscache"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
@@ -19,11 +24,6 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
-	"github.com/rollcall-dev/rollcall/internal/relay/api"
-	"github.com/rollcall-dev/rollcall/internal/relay/forward"
-	"github.com/rollcall-dev/rollcall/internal/relay/health"
-	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
-	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )

@@ -14,18 +14,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/consumer"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/fleet"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/health"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/reconciler"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/hostlist"
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
-	"github.com/rollcall-dev/rollcall/internal/relay"
-	"github.com/rollcall-dev/rollcall/internal/relay/consumer"
-	"github.com/rollcall-dev/rollcall/internal/relay/fleet"
-	"github.com/rollcall-dev/rollcall/internal/relay/health"
-	"github.com/rollcall-dev/rollcall/internal/relay/reconciler"
-	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 )
 
 // consumerCmd runs a consumer of the relay path until it is told to stop.
@@ -233,7 +233,7 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 	reconcile := reconciler.New(reconciler.Config{
 		Store: s.store, Queued: s.queue.Notify, Answering: relayers.Answering, Elsewhere: relayers.Elsewhere,
 		History: c.History, Registerer: reg, Logger: log,
-		Witnesses: func(at relay.Route) (witnesses []reconciler.Witness) {
+		Witnesses: func(at dispatch.Route) (witnesses []reconciler.Witness) {
 			if client := relayers.Client(at); client != nil {
 				witnesses = append(witnesses, reconciler.Witness{Relayer: client, URL: at.URL})
 			}

@@ -13,12 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/health"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue/queueurl"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
-	"github.com/rollcall-dev/rollcall/internal/relay/health"
-	"github.com/rollcall-dev/rollcall/internal/relay/queue"
-	"github.com/rollcall-dev/rollcall/internal/relay/queue/queueurl"
-	"github.com/rollcall-dev/rollcall/internal/relay/store"
 )
 
 // relayStoreFlags are where the relay path's transactions and their queue are: the same for all APIs and consumers.

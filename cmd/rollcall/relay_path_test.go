@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/relay/queue"
-	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )

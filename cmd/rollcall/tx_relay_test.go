@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
-	"github.com/rollcall-dev/rollcall/internal/relay"
-	"github.com/rollcall-dev/rollcall/internal/relay/queue"
-	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
@@ -42,11 +42,11 @@ func newRelayed(t *testing.T) *relayed {
 // accept stores a transaction.
 func (r *relayed) accept() uuid.UUID {
 	r.t.Helper()
-	tx := &relay.Transaction{
-		ID: uuid.Must(uuid.NewV7()), Client: "shop", Kind: relay.Direct,
-		Call: relay.Call{To: common.Address{1}, Value: big.NewInt(7), GasLimit: 100_000, Speed: relay.Average},
+	tx := &dispatch.Transaction{
+		ID: uuid.Must(uuid.NewV7()), Client: "shop", Kind: dispatch.Direct,
+		Call: dispatch.Call{To: common.Address{1}, Value: big.NewInt(7), GasLimit: 100_000, Speed: dispatch.Average},
 	}
-	accepted, err := r.Accept(r.t.Context(), []*relay.Transaction{tx})
+	accepted, err := r.Accept(r.t.Context(), []*dispatch.Transaction{tx})
 	require.NoError(r.t, err)
 	require.NoError(r.t, accepted[0].Err)
 	return tx.ID
@@ -56,7 +56,7 @@ func (r *relayed) accept() uuid.UUID {
 func (r *relayed) parked() uuid.UUID {
 	r.t.Helper()
 	id, holder := r.accept(), uuid.New()
-	_, err := r.Begin(r.t.Context(), []store.Start{{ID: id, Holder: holder, Lease: time.Minute, Route: relay.Route{Relayer: "oz-relayer-0", URL: "http://oz", RelayerID: "r"}}})
+	_, err := r.Begin(r.t.Context(), []store.Start{{ID: id, Holder: holder, Lease: time.Minute, Route: dispatch.Route{Relayer: "oz-relayer-0", URL: "http://oz", RelayerID: "r"}}})
 	require.NoError(r.t, err)
 	done, err := r.Park(r.t.Context(), id, holder, "the relayer does not show it")
 	require.NoError(r.t, err)
@@ -67,7 +67,7 @@ func (r *relayed) parked() uuid.UUID {
 	return id
 }
 
-func (r *relayed) status(id uuid.UUID) relay.Status {
+func (r *relayed) status(id uuid.UUID) dispatch.Status {
 	r.t.Helper()
 	tx, err := r.ByID(r.t.Context(), id)
 	require.NoError(r.t, err)
@@ -86,16 +86,16 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 		require.Contains(t, shown.stdout, part)
 	}
 	require.Contains(t, shown.stderr, "--relayer-tx ID, --executed HASH, --retry or --failed")
-	require.Equal(t, relay.Unknown, r.status(retried))
+	require.Equal(t, dispatch.Unknown, r.status(retried))
 
 	res := rollcall(t, r.args("tx", "resolve", retried.String(), "--retry")...)
 	require.Equal(t, cli.ExitNotDone, res.code, "the operator has not confirmed it")
-	require.Equal(t, relay.Unknown, r.status(retried))
+	require.Equal(t, dispatch.Unknown, r.status(retried))
 
 	require.Contains(t, succeed(t, r.args("tx", "resolve", retried.String(), "--retry", "--yes")...), "queued again")
-	require.Equal(t, relay.Queued, r.status(retried))
+	require.Equal(t, dispatch.Queued, r.status(retried))
 	succeed(t, r.args("tx", "resolve", failed.String(), "--failed", "--yes")...)
-	require.Equal(t, relay.Failed, r.status(failed))
+	require.Equal(t, dispatch.Failed, r.status(failed))
 	succeed(t, r.args("tx", "resolve", found.String(), "--relayer-tx", "r-1", "--yes")...)
 	tx, err := r.ByID(t.Context(), found)
 	require.NoError(t, err)
@@ -111,16 +111,16 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	}
 	require.Contains(t, res.stderr, "is failed, which is final")
 	submitting := r.accept()
-	_, err = r.Begin(t.Context(), []store.Start{{ID: submitting, Holder: uuid.New(), Route: relay.Route{Relayer: "oz-relayer-1", Scope: "gone"}, Lease: time.Minute}})
+	_, err = r.Begin(t.Context(), []store.Start{{ID: submitting, Holder: uuid.New(), Route: dispatch.Route{Relayer: "oz-relayer-1", Scope: "gone"}, Lease: time.Minute}})
 	require.NoError(t, err)
 	res = rollcall(t, r.args("tx", "resolve", submitting.String(), "--failed", "--yes")...)
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stdout+res.stderr, "a consumer submits it now")
-	require.Equal(t, relay.Submitting, r.status(submitting))
+	require.Equal(t, dispatch.Submitting, r.status(submitting))
 	_, err = r.db.Exec(t.Context(), `UPDATE relay_transactions SET held_until = now() - interval '3 min', updated_at = now() - interval '3 min' WHERE id = $1`, submitting)
 	require.NoError(t, err)
 	succeed(t, r.args("tx", "resolve", submitting.String(), "--retry", "--yes")...)
-	require.Equal(t, relay.Queued, r.status(submitting))
+	require.Equal(t, dispatch.Queued, r.status(submitting))
 	queued := r.accept()
 	for _, decision := range [][]string{{"--retry"}, {"--relayer-tx", "r-1"}} {
 		res = rollcall(t, r.args(append([]string{"tx", "resolve", queued.String(), "--yes"}, decision...)...)...)
@@ -128,7 +128,7 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 		require.Contains(t, res.stderr, "is queued")
 	}
 	succeed(t, r.args("tx", "resolve", queued.String(), "--failed", "--yes")...)
-	require.Equal(t, relay.Failed, r.status(queued))
+	require.Equal(t, dispatch.Failed, r.status(queued))
 	res = rollcall(t, r.args("tx", "resolve", uuid.NewString())...)
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "transaction not found")
@@ -139,7 +139,7 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	succeed(t, r.args("tx", "resolve", executed.String(), "--executed", hash, "--yes")...)
 	tx, err = r.ByID(t.Context(), executed)
 	require.NoError(t, err)
-	require.Equal(t, relay.Confirmed, tx.Status)
+	require.Equal(t, dispatch.Confirmed, tx.Status)
 	require.Equal(t, hash, tx.Hash.Hex())
 	for _, decision := range [][]string{{"--failed", "--retry"}, {"--executed", ""}, {"--relayer-tx", ""}, {"--yes"}} { // a script's variable may be empty
 		res = rollcall(t, r.args(append([]string{"tx", "resolve", r.parked().String()}, decision...)...)...)
@@ -173,7 +173,7 @@ func TestTxResolve_ConfirmedLate_IsDone(t *testing.T) {
 	_, err = io.Copy(io.Discard, screen)
 	require.NoError(t, err)
 	require.NoError(t, cmd.Wait())
-	require.Equal(t, relay.Failed, r.status(id))
+	require.Equal(t, dispatch.Failed, r.status(id))
 }
 
 func TestTxRelay_ListsAndShows(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
-	"github.com/rollcall-dev/rollcall/internal/relay/store"
-	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream/upstreamtest"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 	"github.com/rollcall-dev/rollcall/internal/webhook"

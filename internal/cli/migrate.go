@@ -7,10 +7,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
+	relaystore "github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
-	"github.com/rollcall-dev/rollcall/internal/relay/queue"
-	relaystore "github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue/queueurl"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
-	"github.com/rollcall-dev/rollcall/internal/relay/queue"
-	"github.com/rollcall-dev/rollcall/internal/relay/queue/queueurl"
 )
 
 // txDLQCmd has the commands for the queue's dead letters.

@@ -12,11 +12,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
-	"github.com/rollcall-dev/rollcall/internal/relay"
-	"github.com/rollcall-dev/rollcall/internal/relay/queue"
-	"github.com/rollcall-dev/rollcall/internal/relay/store"
 )
 
 // relayFlags are where the relay path's transactions are.
@@ -44,22 +44,22 @@ func (f *relayFlags) open(ctx context.Context) (_ *store.Store, db *pgxpool.Pool
 
 // relayTransaction is a transaction of the relay path with its changes, for scripts.
 type relayTransaction struct {
-	ID             uuid.UUID    `json:"id"`
-	Client         string       `json:"client"`
-	ClientID       string       `json:"clientId"`
-	Kind           relay.Kind   `json:"kind"`
-	Status         relay.Status `json:"status"`
-	Reason         string       `json:"reason"`
-	Revision       int          `json:"revision"`
-	To             string       `json:"to"`
-	Value          string       `json:"value"` // wei
-	Relayer        string       `json:"relayer"`
-	URL            string       `json:"url"`
-	RelayerTx      string       `json:"relayerTransaction"`
-	IdempotencyKey string       `json:"relayerIdempotencyKey"`
-	Hash           string       `json:"hash"`
-	CreatedAt      time.Time    `json:"createdAt"`
-	UpdatedAt      time.Time    `json:"updatedAt"`
+	ID             uuid.UUID       `json:"id"`
+	Client         string          `json:"client"`
+	ClientID       string          `json:"clientId"`
+	Kind           dispatch.Kind   `json:"kind"`
+	Status         dispatch.Status `json:"status"`
+	Reason         string          `json:"reason"`
+	Revision       int             `json:"revision"`
+	To             string          `json:"to"`
+	Value          string          `json:"value"` // wei
+	Relayer        string          `json:"relayer"`
+	URL            string          `json:"url"`
+	RelayerTx      string          `json:"relayerTransaction"`
+	IdempotencyKey string          `json:"relayerIdempotencyKey"`
+	Hash           string          `json:"hash"`
+	CreatedAt      time.Time       `json:"createdAt"`
+	UpdatedAt      time.Time       `json:"updatedAt"`
 	// Late are relayers that have accepted it late, and may execute it, too.
 	Late    []relayAcceptance `json:"lateAcceptances,omitempty"`
 	Changes []relayChange     `json:"changes,omitempty"`
@@ -72,14 +72,14 @@ type relayAcceptance struct {
 }
 
 type relayChange struct {
-	Revision int          `json:"revision"`
-	Status   relay.Status `json:"status"`
-	Reason   string       `json:"reason"`
-	Relayer  string       `json:"relayer"`
-	At       time.Time    `json:"at"`
+	Revision int             `json:"revision"`
+	Status   dispatch.Status `json:"status"`
+	Reason   string          `json:"reason"`
+	Relayer  string          `json:"relayer"`
+	At       time.Time       `json:"at"`
 }
 
-func relayTransactionOf(tx *relay.Transaction) relayTransaction {
+func relayTransactionOf(tx *dispatch.Transaction) relayTransaction {
 	return relayTransaction{
 		ID: tx.ID, Client: tx.Client, ClientID: tx.ClientID, Kind: tx.Kind, Status: tx.Status, Reason: tx.Reason, Revision: tx.Revision,
 		To: tx.To.Hex(), Value: tx.Value.String(), Relayer: tx.Relayer, URL: tx.URL, RelayerTx: tx.RelayerTx, IdempotencyKey: tx.RelayerKey(),
@@ -116,9 +116,9 @@ func (t *relayTransaction) table(w io.Writer) {
 }
 
 // readRelayTransaction returns a transaction with its changes.
-func readRelayTransaction(ctx context.Context, s *store.Store, id uuid.UUID) (*relay.Transaction, relayTransaction, error) {
+func readRelayTransaction(ctx context.Context, s *store.Store, id uuid.UUID) (*dispatch.Transaction, relayTransaction, error) {
 	tx, err := s.ByID(ctx, id)
-	if errors.Is(err, relay.ErrNotFound) {
+	if errors.Is(err, dispatch.ErrNotFound) {
 		return nil, relayTransaction{}, WithFix(fmt.Errorf("%s: %w", id, err), "List them with \"rollcall tx relay\"; a client's own id is not this one.")
 	}
 	if err != nil {
@@ -152,8 +152,8 @@ type txRelayCmd struct {
 func (c *txRelayCmd) Check(p *config.Problems) {
 	c.CheckFlags(p)
 	for _, s := range c.Status {
-		if !relay.Status(s).Valid() {
-			p.Addf(&c.Status, "allowed: "+joined(relay.Statuses), "%q is not a status", s)
+		if !dispatch.Status(s).Valid() {
+			p.Addf(&c.Status, "allowed: "+joined(dispatch.Statuses), "%q is not a status", s)
 		}
 	}
 }
@@ -178,7 +178,7 @@ func (c *txRelayCmd) Run(ctx context.Context, con *Console) error {
 	if len(c.ID) == 0 {
 		f := store.Filter{Client: c.Client, Limit: c.Limit}
 		for _, status := range c.Status {
-			f.Statuses = append(f.Statuses, relay.Status(status))
+			f.Statuses = append(f.Statuses, dispatch.Status(status))
 		}
 		found, err := s.List(ctx, f)
 		if err != nil {

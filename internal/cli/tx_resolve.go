@@ -9,9 +9,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
-	"github.com/rollcall-dev/rollcall/internal/relay"
-	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 )
 
@@ -65,7 +65,7 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 		if err := c.Print(con.Stdout, shown, shown.table); err != nil {
 			return err
 		}
-		if tx.Status == relay.Unknown || tx.Status.AtRelayer() || tx.Status == relay.Submitting && time.Since(tx.QuietSince) > store.ResolvableAfter {
+		if tx.Status == dispatch.Unknown || tx.Status.AtRelayer() || tx.Status == dispatch.Submitting && time.Since(tx.QuietSince) > store.ResolvableAfter {
 			fmt.Fprintf(con.Stderr, "decide: rollcall tx resolve %s with --relayer-tx ID, --executed HASH, --retry or --failed\n", c.ID)
 		}
 		return nil
@@ -73,9 +73,9 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 	switch {
 	case tx.Status.Final():
 		return fmt.Errorf("%s is %s, which is final: there is nothing to resolve", c.ID, tx.Status)
-	case tx.Status == relay.Queued && c.Retry:
+	case tx.Status == dispatch.Queued && c.Retry:
 		return fmt.Errorf("%s is queued already: a consumer submits it", c.ID)
-	case tx.Status == relay.Queued && c.RelayerTx != nil:
+	case tx.Status == dispatch.Queued && c.RelayerTx != nil:
 		return fmt.Errorf("%s is queued, so no relayer of its row can have it: use --executed or --failed", c.ID)
 	}
 	if err := confirm(ctx, con, c.OutputFlags, c.Yes, shown.table, c.question(tx)); err != nil {
@@ -92,7 +92,7 @@ func (c *txResolveCmd) decided() bool {
 	return c.Retry || c.Failed || c.Executed != nil || c.RelayerTx != nil
 }
 
-func (c *txResolveCmd) question(tx *relay.Transaction) string {
+func (c *txResolveCmd) question(tx *dispatch.Transaction) string {
 	switch {
 	case c.Failed && tx.Status.AtRelayer():
 		return "Tell the client that it failed? " + tx.Relayer + " has accepted it as " + tx.RelayerTx + ", and may execute it."
@@ -107,7 +107,7 @@ func (c *txResolveCmd) question(tx *relay.Transaction) string {
 	}
 }
 
-func (c *txResolveCmd) resolve(ctx context.Context, s *store.Store, tx *relay.Transaction) ActionResult {
+func (c *txResolveCmd) resolve(ctx context.Context, s *store.Store, tx *dispatch.Transaction) ActionResult {
 	id := tx.ID.String()
 	d, detail := store.Resolution{Retry: c.Retry, Failed: c.Failed}, "failed"
 	switch {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
-	"github.com/rollcall-dev/rollcall/internal/relay"
-	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
@@ -48,7 +48,7 @@ func (f *relayFlags) openWebhooks(ctx context.Context) (*store.Store, *webhook.O
 // checkTransaction returns an error if there is no such transaction.
 func checkTransaction(ctx context.Context, s *store.Store, id uuid.UUID) error {
 	_, err := s.ByID(ctx, id)
-	if errors.Is(err, relay.ErrNotFound) {
+	if errors.Is(err, dispatch.ErrNotFound) {
 		return WithFix(err, "List them with \"rollcall tx relay\"; a client's own id is not this one.")
 	}
 	return err
