@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
@@ -201,6 +202,49 @@ func TestFleet_MoreMembersThanAreRead_KeepsThoseThatAnswer(t *testing.T) {
 	require.NoError(t, w.redis.Client().SRem(t.Context(), "relayer:active", ids...).Err())
 	require.Eventually(t, func() bool { return w.Health() == nil }, patience, 5*time.Millisecond)
 	require.Zero(t, w.gauge("rollcall_relay_relayers_unread"))
+}
+
+// growing adds members to the set between its count and its first page, once it is told to.
+type growing struct {
+	add atomic.Pointer[func()]
+}
+
+func (g *growing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (g *growing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (g *growing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "sscan" {
+			if add := g.add.Swap(nil); add != nil {
+				(*add)()
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func TestFleet_SetGrowsWhileItIsRead_CountsAllAndKeepsThoseThatAnswer(t *testing.T) {
+	t.Parallel()
+	const many, most = 25_000, 10_000
+	hook := &growing{}
+	log := new(lockedBuffer)
+	w := setup(t, three, logged(log), func(cfg *fleet.Config) { cfg.Redis.AddHook(hook) })
+	ids := make([]any, many)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("stranger-%d", i)
+	}
+	var added error
+	add := func() { added = w.redis.Client().SAdd(t.Context(), "relayer:active", ids...).Err() }
+	hook.add.Store(&add)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "more relayers in Redis than are read") }, patience, 5*time.Millisecond)
+	require.NoError(t, added)
+	require.True(t, strings.Contains(log.String(), fmt.Sprintf("unread=%d", many+len(three)-most)), "the first reading tells all") //nolint:testifylint // the log is long
+	for _, id := range three {
+		w.becomes(true, id)
+	}
 }
 
 // chainStore is a store with a chain of its own.

@@ -126,40 +126,58 @@ func (f *Fleet) read(ctx context.Context) (all map[string]listed, age time.Durat
 
 // listedIDs returns the ids in the set of relayers, maxMembers at most. If the set has more, those that answer now are among them.
 func (f *Fleet) listedIDs(ctx context.Context) ([]string, error) {
+	total, err := f.cfg.Redis.SCard(ctx, f.activeKey()).Result()
+	if err != nil {
+		return nil, err
+	}
+	ids, complete, err := f.scanIDs(ctx, total > maxMembers)
+	if err == nil && !complete && total <= maxMembers { // the set grew while it was read
+		if total, err = f.cfg.Redis.SCard(ctx, f.activeKey()).Result(); err == nil {
+			ids, complete, err = f.scanIDs(ctx, true)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	unread := 0
+	if !complete {
+		unread = max(1, int(total)-len(ids))
+	}
+	f.setUnread(unread)
+	return ids, nil
+}
+
+// scanIDs returns maxMembers ids of the set at most, and whether these are all. The relayers that answer come first on request.
+func (f *Fleet) scanIDs(ctx context.Context, answeringFirst bool) (ids []string, complete bool, err error) {
 	found := map[string]bool{}
-	var ids []string
 	add := func(id string) {
 		if id != "" && len(id) <= maxIDBytes && !found[id] && len(ids) < maxMembers {
 			found[id] = true
 			ids = append(ids, id)
 		}
 	}
-	total, err := f.cfg.Redis.SCard(ctx, f.activeKey()).Result()
-	if err == nil && total > maxMembers {
-		err = f.stillListed(ctx, add)
-	}
-	if err != nil {
-		return nil, err
-	}
-	unread := 0
-	for page, cursor := 1, uint64(0); ; page++ {
-		var more []string
-		if more, cursor, err = f.cfg.Redis.SScan(ctx, f.activeKey(), cursor, "", pageMembers).Result(); err != nil {
-			return nil, err
+	if answeringFirst {
+		if err := f.stillListed(ctx, add); err != nil {
+			return nil, false, err
 		}
-		for _, id := range more {
+	}
+	cursor := uint64(0)
+	for range maxPages {
+		var page []string
+		if page, cursor, err = f.cfg.Redis.SScan(ctx, f.activeKey(), cursor, "", pageMembers).Result(); err != nil {
+			return nil, false, err
+		}
+		for _, id := range page {
 			add(id)
 		}
 		if cursor == 0 {
-			break
+			return ids, true, nil
 		}
-		if len(ids) == maxMembers || page == maxPages {
-			unread = max(1, int(total)-len(ids))
+		if len(ids) == maxMembers {
 			break
 		}
 	}
-	f.setUnread(unread)
-	return ids, nil
+	return ids, false, nil
 }
 
 // stillListed calls add with the relayers that answer and are still in the set.
