@@ -63,18 +63,20 @@ func (f *Foreman) Withdraw(ids []string) (int, error) {
 	f.mu.Lock()
 	next := maps.Clone(f.advertised)
 	var taken *Problem
+	removed := map[string]bool{}
 	for _, id := range ids {
-		if e := f.entries[id]; e != nil && e.origin != "" && next[id] == nil && f.skipped[id].fault == nil {
+		if f.advertised[id] != nil || f.skipped[id].fault != nil {
+			removed[id] = true
+		} else if e := f.entries[id]; e != nil && e.origin != "" {
 			taken = taken.orAdd(id, e.origin)
 		}
 		delete(next, id)
 	}
-	removed := len(f.advertised) - len(next)
 	f.mu.Unlock()
 	if taken != nil {
 		return 0, taken
 	}
-	return removed, f.useAdvertised(next, ids)
+	return len(removed), f.useAdvertised(next, ids)
 }
 
 // useAdvertised stores next, which has news of ids, and then uses it. The caller holds f.writing.

@@ -422,7 +422,13 @@ func TestNew_InvalidStoredAdvertisement_IsSkippedAndReported(t *testing.T) {
 	t.Parallel()
 	for name, settle := range map[string]func(f *Foreman) error{
 		"advertised again": func(f *Foreman) error { return f.Advertise(some("bad")) },
-		"withdrawn":        func(f *Foreman) error { _, err := f.Withdraw([]string{"bad"}); return err },
+		"withdrawn": func(f *Foreman) error {
+			n, err := f.Withdraw([]string{"bad", "bad"})
+			if err == nil && n != 1 {
+				err = fmt.Errorf("%d withdrawn", n)
+			}
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
