@@ -243,7 +243,7 @@ func (c *apiCmd) run(stages *shutdownStages, log *slog.Logger, reg *prometheus.R
 		return err
 	}
 	defer closing(&err, s)
-	if err := claimChain(stages.ctx, s.store, "API_CHAIN_ID", c.Forward.ChainID); err != nil {
+	if err := claimChain(stages.ctx, s.store, "API_CHAIN_ID or RELAYER_CHAIN_ID", c.Forward.ChainID); err != nil {
 		return err
 	}
 	hooks.Logger, hooks.Metrics = log, webhook.NewMetrics(reg)

@@ -52,7 +52,7 @@ func TestRelayRoles_DatabaseOfAnotherChain_DoNotStart(t *testing.T) {
 	require.Contains(t, b.log.String(), "the transactions of this database are for chain 11155111, and CONSUMER_CHAIN_ID is 1: correct it")
 	b = api("--chain-id", "1")
 	<-b.done
-	require.Contains(t, b.log.String(), "the transactions of this database are for chain 11155111, and API_CHAIN_ID is 1: correct it, or use the database of that chain")
+	require.Contains(t, b.log.String(), "the transactions of this database are for chain 11155111, and API_CHAIN_ID or RELAYER_CHAIN_ID is 1: correct it, or use the database of that chain")
 	for _, fits := range []*background{api(), api("--chain-id", "11155111")} {
 		require.Eventually(t, func() bool { return strings.Contains(fits.log.String(), "API started") }, 60*time.Second, 20*time.Millisecond, "%s", &fits.log)
 		require.Zero(t, fits.stop())
