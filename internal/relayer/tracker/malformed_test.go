@@ -1,6 +1,8 @@
 package tracker_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/big"
 	"strings"
@@ -82,7 +84,7 @@ func TestResend_FirstEndpointHasNoPendingCounts_DroppedTransactionIsSentAgain(t 
 		Name: "pending null", Methods: []string{"eth_getTransactionCount"}, When: ofPending, Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"},
 	})
 	tx := f.send()
-	require.Eventually(t, func() bool { return first.Injected()["pending null"] > 0 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return first.Injected()["pending null"] > 0 }, 2*time.Minute, 10*time.Millisecond)
 	f.chain.Rollback()
 	f.oneIsPending()
 	f.commitUntil(tx, relayer.Confirmed)
@@ -132,6 +134,47 @@ func TestConfirm_FinalizedTag_FirstEndpointFails(t *testing.T) {
 			f.settled()
 		})
 	}
+}
+
+// secondFails is a chain whose second endpoint does not return a block the first times that it is asked for its head.
+type secondFails struct {
+	tracker.Chain
+	block uint64
+	times *atomic.Int32
+}
+
+func (c secondFails) Latest(ctx context.Context, except ...string) (tracker.View, error) {
+	v, err := c.Chain.Latest(ctx, except...)
+	if err == nil && len(except) > 0 && v.Header().Number == c.block && c.times.Add(-1) >= 0 {
+		return nil, errors.New("connection reset")
+	}
+	return v, err
+}
+
+// The first endpoint has no finalized block, and the second one fails for a moment. It is asked again although the chain makes no
+// further block.
+func TestConfirm_FinalizedTag_SecondEndpointFailsForAMoment(t *testing.T) {
+	const last = 33 // the test's chain finalizes each 32nd block
+	var head *atomic.Uint64
+	var times atomic.Int32
+	times.Store(2)
+	f, first := firstBroken(t, func(o *relayertest.Options) {
+		head = followed(o, func(c *tracker.Config) {
+			c.Finality = "finalized"
+			c.Chain = secondFails{c.Chain, last, &times}
+		})
+	})
+	first.SetRules(proxy.Rule{
+		Name: "tag", Methods: []string{"eth_getBlockByNumber"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"},
+		When: func(c proxy.Call) bool { return strings.Contains(string(c.Params), `"finalized"`) },
+	})
+	tx := f.send()
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+	f.commitTo(last, head)
+	f.Reaches(t, tx, relayer.Confirmed)
+	require.Negative(t, times.Load())
+	f.settled()
 }
 
 // The only node fails for the tag of the configured finality. Transactions are mined, and none is final.

@@ -400,7 +400,10 @@ func (t *Tracker) round(ctx context.Context) error {
 		if err != nil || view.Header().Number < receiptAt {
 			switch {
 			case !complete.IsZero():
-				t.last = complete
+				// An endpoint that failed may have it the next time. On a quiet chain, no new head would have it asked.
+				if err == nil || errors.Is(err, evm.ErrNoEndpoint) {
+					t.last = complete
+				}
 				return nil
 			case failed != nil && errors.Is(err, evm.ErrNoEndpoint):
 				return failed
