@@ -38,7 +38,7 @@ func TestChain_OwnProcess_AnswersAndStops(t *testing.T) {
 	require.Eventually(t, func() bool {
 		n, err := client.BlockNumber(t.Context())
 		return err == nil && n > 3
-	}, 30*time.Second, 20*time.Millisecond, "%v", &log)
+	}, 2*time.Minute, 20*time.Millisecond, "%v", &log)
 	balance, err := client.BalanceAt(t.Context(), common.HexToAddress(funded), nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, balance.Sign())

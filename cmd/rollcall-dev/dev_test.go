@@ -58,7 +58,7 @@ func startDev(t *testing.T, data string, env ...string) *devRun {
 // says waits until the output holds the text.
 func (d *devRun) says(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(d.out.String(), text) }, time.Minute, 20*time.Millisecond, "%q", text)
+	require.Eventually(t, func() bool { return strings.Contains(d.out.String(), text) }, 5*time.Minute, 20*time.Millisecond, "%q", text)
 }
 
 func (d *devRun) interrupt(t *testing.T) {
@@ -111,7 +111,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	folder := t.TempDir()
 	data := filepath.Join(folder, "build", "dev")
 	d := startDev(t, data)
-	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(data, "dev.json")); return err == nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(data, "dev.json")); return err == nil }, 5*time.Minute, time.Millisecond)
 	info, err := devinfo.ReadInfo(data)
 	require.NoError(t, err)
 	for _, url := range []string{info.Coordinators[0].HTTP + "/readyz", info.Gateways[0].HTTP + "/healthz", info.Relayers[0].URL + "/health"} {
@@ -131,7 +131,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	all := []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
 	allActive := func() {
 		t.Helper()
-		require.Eventually(t, func() bool { return len(active()) == len(all) }, time.Minute, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return len(active()) == len(all) }, 5*time.Minute, 20*time.Millisecond)
 		require.ElementsMatch(t, all, active())
 	}
 	allActive()
@@ -145,7 +145,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, body := get(info.Coordinators[0].HTTP + "/status")
 		return code == http.StatusOK && body["status"] == "healthy"
-	}, time.Minute, 50*time.Millisecond)
+	}, 5*time.Minute, 50*time.Millisecond)
 	coordinators := "--coordinators=" + strings.Join(devinfo.Running(data).ClusterPorts(), ",")
 
 	// Called from the folder where it runs, the operator's commands find it.
@@ -176,7 +176,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 
 	// Another coordinator leads when the leader is killed, under a higher epoch, and no relayer leaves.
 	var before cli.Fleet
-	require.Eventually(t, func() bool { before = statusOf(t, coordinators); return before.Director == "running" }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { before = statusOf(t, coordinators); return before.Director == "running" }, 5*time.Minute, 50*time.Millisecond)
 	left := watchRemovals(t, client)
 	killed, _, ok := strings.Cut(succeed(t, "kill", "leader", "--data", data), " is killed")
 	require.True(t, ok)
@@ -185,7 +185,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	require.Eventually(t, func() bool {
 		after = statusOf(t, coordinators)
 		return after.Epoch > before.Epoch && after.Director == "running"
-	}, time.Minute, 50*time.Millisecond)
+	}, 5*time.Minute, 50*time.Millisecond)
 	require.NotEqual(t, killed, after.Leader)
 	d.says(t, after.Leader+" leads, epoch ")
 	require.Equal(t, before.Cluster, after.Cluster)
@@ -206,7 +206,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	for _, id := range []string{"coordinator-1", "coordinator-2"} {
 		succeed(t, "start", id, "--data", data)
 	}
-	require.Eventually(t, func() bool { return strings.Count(d.out.String(), " leads, epoch ") > reported }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Count(d.out.String(), " leads, epoch ") > reported }, 5*time.Minute, 20*time.Millisecond)
 	here(t, folder, "services", "register", "worker-1", "--kind", "worker", "--url", info.Relayers[0].URL, coordinators)
 	d.says(t, "worker-1 joined worker:active\n")
 	here(t, folder, "services", "deregister", "worker-1", coordinators)
@@ -215,7 +215,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	// Without PostgreSQL the relayers say that they can't relay, and leave; their data is there when it is back.
 	succeed(t, "kill", "postgres", "--data", data)
 	require.False(t, alive(first["postgres"]))
-	require.Eventually(t, func() bool { return len(active()) == 0 }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return len(active()) == 0 }, 5*time.Minute, 20*time.Millisecond)
 	code, health := get(info.Relayers[0].URL + "/health")
 	require.Equal(t, http.StatusServiceUnavailable, code)
 	require.Contains(t, health["reason"], "database")
@@ -242,14 +242,14 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 
 	// A chain that is started again is another one, on which nothing is sent.
 	succeed(t, "kill", "chain", "--data", data)
-	require.Eventually(t, func() bool { return len(active()) == 0 }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return len(active()) == 0 }, 5*time.Minute, 20*time.Millisecond)
 	succeed(t, "start", "chain", "--data", data)
 	d.says(t, "the chain is another one, on which the relayers send nothing")
 	require.Eventually(t, func() bool {
 		code, health := get(info.Relayers[0].URL + "/health")
 		reason, _ := health["reason"].(string)
 		return code == http.StatusServiceUnavailable && strings.Contains(reason, "has another history")
-	}, time.Minute, 50*time.Millisecond)
+	}, 5*time.Minute, 50*time.Millisecond)
 
 	// A process that ends by itself is not started again behind one's back.
 	info, err = devinfo.ReadInfo(data)
@@ -291,7 +291,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	require.NoError(t, err)
 	allActive()
 	var continued cli.Fleet
-	require.Eventually(t, func() bool { continued = statusOf(t, coordinators); return continued.Director == "running" }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { continued = statusOf(t, coordinators); return continued.Director == "running" }, 5*time.Minute, 50*time.Millisecond)
 	require.Equal(t, before.Cluster, continued.Cluster)
 	require.Greater(t, continued.Epoch, after.Epoch)
 	require.Equal(t, info.Relayers[0].APIKey, again.Relayers[0].APIKey)
@@ -303,7 +303,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 		require.NoError(t, d.cmd.Process.Kill())
 		require.Error(t, <-d.done)
 		for id, pid := range pids(again) {
-			require.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, 20*time.Millisecond, id)
+			require.Eventually(t, func() bool { return !alive(pid) }, 5*time.Minute, 20*time.Millisecond, id)
 		}
 	}
 }
@@ -314,7 +314,7 @@ func TestDev_InterruptedWhileStarting(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "dev")
 	d := startDev(t, data)
 	log := filepath.Join(data, "logs", "oz-relayer-2.log") // the last process that is started before anything is awaited of relayers
-	require.Eventually(t, func() bool { _, err := os.Stat(log); return err == nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(log); return err == nil }, 5*time.Minute, time.Millisecond)
 	d.interrupt(t)
 	require.NotContains(t, d.out.String(), "{")
 	require.NotContains(t, d.out.String(), "stopped with an error")
@@ -350,7 +350,7 @@ func mine(t *testing.T, info *devinfo.Info) (id string) {
 		require.Eventually(t, func() bool {
 			_, tx := call(t, other, "GET", "/transactions/"+id, "")
 			return tx["status"] == "confirmed"
-		}, time.Minute, 100*time.Millisecond)
+		}, 5*time.Minute, 100*time.Millisecond)
 		_, same := call(t, other, "POST", "/transactions", body)
 		require.Equal(t, id, same["id"], "repeated elsewhere it is the same")
 	}
@@ -449,7 +449,7 @@ func TestDev_RedisURLGiven_StartsNoRedis(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: server})
 	defer client.Close()
 	active := func() int64 { return client.SCard(t.Context(), "mine:relayer:active").Val() }
-	require.Eventually(t, func() bool { return active() == 3 }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return active() == 3 }, 5*time.Minute, 20*time.Millisecond)
 	require.Contains(t, here(t, folder, "mirror", "take-over"), " already")
 	require.NoFileExists(t, filepath.Join(folder, "build", "dev", "logs", "redis.log"))
 	require.Zero(t, client.Exists(t.Context(), "relayer:meta").Val(), "without the prefix it is not ours")
@@ -468,7 +468,7 @@ func TestDev_BadFlags_AreUsageErrors(t *testing.T) {
 		`"10" is below 1000`:            {"--health-check-interval-ms", "10"},
 		`expected "<member>"`:           {"kill"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, self, args...)
 		cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "ROLLCALL_TEST_MAIN=1")

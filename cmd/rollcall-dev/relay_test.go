@@ -115,7 +115,7 @@ func post(t *testing.T, api devinfo.API, i int) {
 		}
 		defer res.Body.Close()
 		return res.StatusCode == http.StatusAccepted
-	}, time.Minute, 50*time.Millisecond)
+	}, 5*time.Minute, 50*time.Millisecond)
 }
 
 // answerOf returns the status that an API answers.
@@ -137,7 +137,7 @@ func answerOf(t *testing.T, api devinfo.API, id string) string {
 		}
 		status = body.Status
 		return true
-	}, time.Minute, 50*time.Millisecond, id)
+	}, 5*time.Minute, 50*time.Millisecond, id)
 	return status
 }
 

@@ -96,12 +96,12 @@ func TestCoordinator_RelayerCountChanges_FleetFollows(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(succeed(t, s.remote("services", "list", "-o", "json")...)), &d))
 		return d
 	}
-	require.Eventually(t, func() bool { return len(list().Services) == 3 }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return len(list().Services) == 3 }, 2*time.Minute, 20*time.Millisecond)
 	require.Equal(t, cli.ServiceEntry{ID: "oz-relayer-2", Kind: "relayer", URL: "http://127.0.0.1:1/2", Labels: map[string]string{}, Owner: "static", Version: list().Services[2].Version},
 		list().Services[2])
 	b.stop()
 	s.start(t, "--relayer-url-template", "http://127.0.0.1:1/{N}", "--relayer-count", "2")
-	require.Eventually(t, func() bool { return len(list().Services) == 2 }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return len(list().Services) == 2 }, 2*time.Minute, 20*time.Millisecond)
 	_, body := get("http://" + s.http + "/status")
 	require.EqualValues(t, 2, body["totalConfigured"])
 }
@@ -125,7 +125,7 @@ func TestCoordinator_RedisHasHigherEpoch_GoesOnAboveIt(t *testing.T) {
 	require.Eventually(t, func() bool {
 		f := statusOf(t, "--coordinators="+s.address)
 		return f.Epoch == 1001 && f.Mirror.Connected
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 }
 
 func TestCoordinator_Metrics_AreServed(t *testing.T) {
@@ -151,7 +151,7 @@ func TestCoordinator_Metrics_AreServed(t *testing.T) {
 			}
 		}
 		return missing == 0
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 2*time.Minute, 100*time.Millisecond)
 }
 
 // The program as a process: its environment is read, and SIGTERM ends it with 0. Raft's metrics are the
@@ -172,7 +172,7 @@ func TestCoordinator_OwnProcess_ReadsEnvironmentAndStops(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, body := get("http://" + s.http + "/status")
 		return code != 0 && body["totalConfigured"] == 1.0
-	}, 30*time.Second, 20*time.Millisecond, "%s", &log)
+	}, 2*time.Minute, 20*time.Millisecond, "%s", &log)
 	res, err := client.Get("http://" + s.http + "/metrics")
 	require.NoError(t, err)
 	defer res.Body.Close()

@@ -46,16 +46,16 @@ func TestGateway_FilesAndAdvertisements_AreRegistered(t *testing.T) {
 	}
 	require.Empty(t, ids(), "nothing is offered before it has been well once")
 	serveWell(t, relayer)
-	require.Eventually(t, func() bool { return ids() == "oz-relayer-0 oz-relayer-1" }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return ids() == "oz-relayer-0 oz-relayer-1" }, 2*time.Minute, 50*time.Millisecond)
 	g.await(t, "http://"+web+"/readyz")
 
 	res, err := client.Post("http://"+web+"/v1/services", "application/yaml", strings.NewReader(definition("oz-relayer-2")))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusAccepted, res.StatusCode)
 	require.NoError(t, res.Body.Close())
-	require.Eventually(t, func() bool { return strings.HasSuffix(ids(), "oz-relayer-2") }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.HasSuffix(ids(), "oz-relayer-2") }, 2*time.Minute, 50*time.Millisecond)
 	require.NoError(t, os.Remove(filepath.Join(folder, "b.yaml")))
-	require.Eventually(t, func() bool { return ids() == "oz-relayer-0 oz-relayer-2" }, 60*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return ids() == "oz-relayer-0 oz-relayer-2" }, 2*time.Minute, 50*time.Millisecond)
 
 	res, err = client.Get("http://" + web + "/metrics")
 	require.NoError(t, err)

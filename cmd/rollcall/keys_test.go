@@ -156,7 +156,7 @@ func TestKeysDrain_PendingTransactions_AreWaitedFor(t *testing.T) {
 		want.Key = lower(r.keys[0])
 		line, err := json.Marshal(want)
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return strings.Contains(b.out.String(), string(line)+"\n") }, 30*time.Second, 10*time.Millisecond, "%s", &b.out)
+		require.Eventually(t, func() bool { return strings.Contains(b.out.String(), string(line)+"\n") }, 2*time.Minute, 10*time.Millisecond, "%s", &b.out)
 	}
 	await(cli.DrainProgress{Pending: 1})
 	r.chain.Commit()
@@ -174,7 +174,7 @@ func TestKeysDrain_PendingTransactions_AreWaitedFor(t *testing.T) {
 	// Another operator resumes the key meanwhile.
 	r.send(t, 1, "two")
 	b = start(t, r.operator("keys", "drain", lower(r.keys[1]))...)
-	require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "1 pending") }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "1 pending") }, 2*time.Minute, 10*time.Millisecond)
 	succeed(t, r.operator("keys", "resume", lower(r.keys[1]))...)
 	<-b.done
 	require.Equal(t, cli.ExitNotDone, b.code)

@@ -78,7 +78,7 @@ func (r *localRelayer) confirm(t *testing.T, tx *relayer.Transaction, status rel
 			last = now.Status
 		}
 		return last == status
-	}, 30*time.Second, 50*time.Millisecond, "it is %s", &last)
+	}, 2*time.Minute, 50*time.Millisecond, "it is %s", &last)
 }
 
 // read is what a command prints as JSON.

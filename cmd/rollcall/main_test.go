@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -168,7 +169,7 @@ func (b *background) await(t *testing.T, url string) {
 			code, _ := get(url)
 			return code == http.StatusOK
 		}
-	}, 30*time.Second, 20*time.Millisecond, "%s: %s", url, &b.log)
+	}, 2*time.Minute, 20*time.Millisecond, "%s: %s", url, &b.log)
 }
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
@@ -214,7 +215,7 @@ func freeAddress(t *testing.T) string {
 var freePort = struct {
 	sync.Mutex
 	next int
-}{next: 15_000}
+}{next: 15_000 + rand.IntN(5_000)} // not where another run on this machine begins
 
 var volatile = []struct {
 	pattern *regexp.Regexp

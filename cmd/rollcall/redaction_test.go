@@ -203,7 +203,7 @@ func TestRelayer_EverySecret_IsNotShown(t *testing.T) {
 			base = "http://" + m[1]
 		}
 		return base != ""
-	}, time.Minute, 20*time.Millisecond, "relayer did not start: %v", out)
+	}, 2*time.Minute, 20*time.Millisecond, "relayer did not start: %v", out)
 
 	ask := func(method, path, key, body string) int {
 		r, err := http.NewRequestWithContext(t.Context(), method, base+path, strings.NewReader(body))
@@ -223,7 +223,7 @@ func TestRelayer_EverySecret_IsNotShown(t *testing.T) {
 		e.add("the answer to "+method+" "+path, all.String())
 		return answer.StatusCode
 	}
-	require.Eventually(t, func() bool { return ask("GET", "/health", "", "") == 200 }, time.Minute, 50*time.Millisecond, "not healthy: %v", out)
+	require.Eventually(t, func() bool { return ask("GET", "/health", "", "") == 200 }, 2*time.Minute, 50*time.Millisecond, "not healthy: %v", out)
 
 	// everything asks for whatever can be asked for, in good and bad forms.
 	address := strings.ToLower(keys[0].Address.Hex())
@@ -257,14 +257,14 @@ func TestRelayer_EverySecret_IsNotShown(t *testing.T) {
 		n.mood.Store(int64(mood))
 		everything()
 	}
-	require.Eventually(t, func() bool { return ask("GET", "/health", "", "") == 503 }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return ask("GET", "/health", "", "") == 503 }, 2*time.Minute, 50*time.Millisecond)
 	n.mood.Store(0)
-	require.Eventually(t, func() bool { return ask("GET", "/health", "", "") == 200 }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return ask("GET", "/health", "", "") == 200 }, 2*time.Minute, 50*time.Millisecond)
 	// The database breaks its connections.
 	_, err = db.Pool(t).Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()`)
 	require.NoError(t, err)
 	everything()
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "key is topped up") }, time.Minute, 50*time.Millisecond, "%v", out)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "key is topped up") }, 2*time.Minute, 50*time.Millisecond, "%v", out)
 	ask("GET", "/metrics", "", "")
 
 	require.NoError(t, cmd.Process.Signal(syscall.SIGQUIT))

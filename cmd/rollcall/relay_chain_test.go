@@ -40,7 +40,7 @@ func TestRelayRoles_DatabaseOfAnotherChain_DoNotStart(t *testing.T) {
 	require.Eventually(t, func() bool {
 		chain, err := store.New(db.Pool(t), store.Config{Enqueue: func(string) string { return "" }}).Chain(t.Context())
 		return err == nil && chain == 11155111
-	}, 60*time.Second, 20*time.Millisecond, "%s", &running.log)
+	}, 2*time.Minute, 20*time.Millisecond, "%s", &running.log)
 
 	other, _ := relayers(t, upstreamtest.Options{ChainID: 1, Scope: "scope"})
 	b := consumer(other)
@@ -54,7 +54,7 @@ func TestRelayRoles_DatabaseOfAnotherChain_DoNotStart(t *testing.T) {
 	<-b.done
 	require.Contains(t, b.log.String(), "the transactions of this database are for chain 11155111, and API_CHAIN_ID or RELAYER_CHAIN_ID is 1: correct it, or use the database of that chain")
 	for _, fits := range []*background{api(), api("--chain-id", "11155111")} {
-		require.Eventually(t, func() bool { return strings.Contains(fits.log.String(), "API started") }, 60*time.Second, 20*time.Millisecond, "%s", &fits.log)
+		require.Eventually(t, func() bool { return strings.Contains(fits.log.String(), "API started") }, 2*time.Minute, 20*time.Millisecond, "%s", &fits.log)
 		require.Zero(t, fits.stop())
 	}
 	require.Zero(t, running.stop())
@@ -70,7 +70,7 @@ func TestConsumer_HostIsNotAllowed_SaysWhichRelayerIsRefused(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, body := fetch(t, "http://"+listen+"/health")
 		return code == http.StatusOK && strings.Contains(body, refused)
-	}, 60*time.Second, 20*time.Millisecond, "%s", &b.log)
+	}, 2*time.Minute, 20*time.Millisecond, "%s", &b.log)
 	_, metrics := fetch(t, "http://"+listen+"/metrics")
 	require.Contains(t, metrics, `rollcall_relay_relayer_refused{cause="host",service="oz-relayer-0"} 1`)
 	require.Contains(t, b.log.String(), "relayer not usable")

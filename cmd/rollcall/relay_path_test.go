@@ -115,7 +115,7 @@ func TestRelayRoles_DatabaseAway_AreUpAndSayWhy(t *testing.T) {
 				code, text := fetch(t, "http://"+listen+"/health")
 				body = text
 				return code == http.StatusServiceUnavailable && strings.Contains(text, "starting: database: unreachable")
-			}, 30*time.Second, 10*time.Millisecond, "%s", &b.log)
+			}, 2*time.Minute, 10*time.Millisecond, "%s", &b.log)
 			_, metrics := fetch(t, "http://"+listen+"/metrics")
 			require.Contains(t, metrics, "go_goroutines")
 			require.Zero(t, b.stop())
@@ -141,7 +141,7 @@ func TestRelayRoles_Started_AreReadyAndStop(t *testing.T) {
 			require.Eventually(t, func() bool {
 				code, _ := fetch(t, "http://"+listen+"/ready")
 				return code == http.StatusOK
-			}, 60*time.Second, 10*time.Millisecond, "%s", &b.log)
+			}, 2*time.Minute, 10*time.Millisecond, "%s", &b.log)
 			_, metrics := fetch(t, "http://"+listen+"/metrics")
 			require.Contains(t, metrics, `rollcall_relay_transactions{status="queued"} 0`)
 			require.Zero(t, b.stop())

@@ -63,7 +63,7 @@ func startRelayer(t *testing.T, env ...string) *starting {
 			s.url = "http://" + l.HTTP
 		}
 		return s.url != ""
-	}, time.Minute, time.Millisecond, "%s", out)
+	}, 2*time.Minute, time.Millisecond, "%s", out)
 	return s
 }
 
@@ -142,9 +142,9 @@ func TestRelayer_DatabaseAway(t *testing.T) {
 			require.Eventually(t, func() bool {
 				code, now := r.reason()
 				return code == http.StatusServiceUnavailable && now == "starting: database: unreachable"
-			}, time.Minute, time.Millisecond)
+			}, 2*time.Minute, time.Millisecond)
 			// The log comes through a pipe, and may be read after the answer.
-			require.Eventually(t, func() bool { return len(r.lines("waiting for the database")) > 0 }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return len(r.lines("waiting for the database")) > 0 }, 2*time.Minute, time.Millisecond)
 			require.Contains(t, r.lines("waiting for the database")[0].Err, cause)
 			for path, want := range map[string]int{"/api/v1/health": 200, "/api/v1/ready": 503, "/api/v1/relayers": 503, "/metrics": 200} {
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+path, nil)
@@ -159,7 +159,7 @@ func TestRelayer_DatabaseAway(t *testing.T) {
 			require.NotContains(t, r.out.String(), password)
 			if name == "refused" {
 				forwardConnections(t, away.Host, database.Host)
-				require.Eventually(t, func() bool { return len(r.lines("relayer started")) == 1 }, time.Minute, time.Millisecond)
+				require.Eventually(t, func() bool { return len(r.lines("relayer started")) == 1 }, 2*time.Minute, time.Millisecond)
 			}
 			r.stop(t)
 		})
@@ -197,7 +197,7 @@ func TestRelayer_WarnsOncePerCause(t *testing.T) {
 				env = []string{env[0], "RELAYER_CHAIN_ID=4711", "RELAYER_RPC_URLS=" + testchain.Simulated(t, testchain.SimulatedOptions{}).URL()}
 			}
 			r := startRelayer(t, env...)
-			require.Eventually(t, func() bool { return requests(r) > 10 }, time.Minute, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return requests(r) > 10 }, 2*time.Minute, 10*time.Millisecond)
 			var all []string
 			for _, l := range r.lines("") {
 				if l.Level == "WARN" || l.Level == "ERROR" {
@@ -219,7 +219,7 @@ func TestRelayer_WarnsOncePerCause(t *testing.T) {
 		t.Cleanup(heads.Close)
 		r := startRelayer(t, "DATABASE_URL="+database(t), "RELAYER_RPC_URLS="+testchain.Simulated(t, testchain.SimulatedOptions{}).URL(),
 			"RELAYER_SUBSCRIBE_URL=ws"+strings.TrimPrefix(heads.URL, "http"))
-		require.Eventually(t, func() bool { return attempts.Load() > 3 }, time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return attempts.Load() > 3 }, 2*time.Minute, 10*time.Millisecond)
 		require.Len(t, r.lines("subscription to heads ended"), 1)
 		r.stop(t)
 	})
@@ -228,7 +228,7 @@ func TestRelayer_WarnsOncePerCause(t *testing.T) {
 		chain := testchain.Simulated(t, testchain.SimulatedOptions{})
 		chain.Fund(testchain.Ether(1), signertest.Ring(t, t.Name(), 1).Addresses()...)
 		r := startRelayer(t, "DATABASE_URL="+database(t), "RELAYER_RPC_URLS="+chain.URL())
-		require.Eventually(t, func() bool { code, _ := r.reason(); return code == http.StatusOK }, time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool { code, _ := r.reason(); return code == http.StatusOK }, 2*time.Minute, 10*time.Millisecond)
 		for _, l := range r.lines("") {
 			require.Equal(t, "INFO", l.Level, "%s: %s", l.Msg, l.Err)
 		}
@@ -261,7 +261,7 @@ func TestRelayer_ChainIsQuiet_ReadyAndSends(t *testing.T) {
 		code, reason := r.reason()
 		return code == http.StatusOK && reason == ""
 	}
-	require.Eventually(t, ready, time.Minute, 20*time.Millisecond, "%s", r.out)
+	require.Eventually(t, ready, 2*time.Minute, 20*time.Millisecond, "%s", r.out)
 	_, body := get(r.url + "/api/v1/ready")
 	require.Contains(t, fmt.Sprint(body["components"]), "is 1h0m")
 
@@ -281,7 +281,7 @@ func TestRelayer_ChainIsQuiet_ReadyAndSends(t *testing.T) {
 	tx := call(http.MethodPost, "", `{"to":"`+lower(chain.Accounts[0].Address)+`","value":1}`).Data
 	reaches := func(status string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return call(http.MethodGet, "/"+tx.ID, "").Data.Status == status }, time.Minute, 20*time.Millisecond, "%s", r.out)
+		require.Eventually(t, func() bool { return call(http.MethodGet, "/"+tx.ID, "").Data.Status == status }, 2*time.Minute, 20*time.Millisecond, "%s", r.out)
 	}
 	reaches("submitted")
 	chain.Commit()

@@ -130,9 +130,9 @@ func TestServicesWatch_Changes_AreWritten(t *testing.T) {
 	scripts := start(t, c.remote("services", "watch", "-o", "json")...)
 	signers := start(t, c.remote("services", "watch", "--kind", "signer")...)
 	for _, b := range []*background{people, signers} {
-		require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "watching") }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "watching") }, 2*time.Minute, 10*time.Millisecond)
 	}
-	require.Eventually(t, func() bool { return strings.Contains(scripts.out.String(), "ready") }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(scripts.out.String(), "ready") }, 2*time.Minute, 10*time.Millisecond)
 
 	do("services", "register", "b", "--url", "http://127.0.0.1:2")
 	do("services", "register", "a", "--url", "http://127.0.0.1:3")
@@ -141,9 +141,9 @@ func TestServicesWatch_Changes_AreWritten(t *testing.T) {
 	for _, b := range []*background{people, scripts} {
 		require.Eventually(t, func() bool {
 			return strings.Contains(b.out.String(), "removed") || strings.Contains(b.out.String(), "- b")
-		}, 10*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 	}
-	require.Eventually(t, func() bool { return strings.Contains(signers.out.String(), "+ s") }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(signers.out.String(), "+ s") }, 2*time.Minute, 10*time.Millisecond)
 	require.Zero(t, people.stop(), "interrupting is how a watch ends")
 	require.Zero(t, signers.stop())
 	require.Zero(t, scripts.stop())
@@ -170,7 +170,7 @@ func TestServicesWatch_Changes_AreWritten(t *testing.T) {
 
 	// The token of the first change brings back all after it, and nothing before.
 	resumed := start(t, c.remote("services", "watch", "--resume", events[2].Token)...)
-	require.Eventually(t, func() bool { return strings.Contains(resumed.out.String(), "- b") }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(resumed.out.String(), "- b") }, 2*time.Minute, 10*time.Millisecond)
 	require.Zero(t, resumed.stop())
 	require.True(t, strings.HasPrefix(resumed.out.String(), "~ a"), resumed.out.String())
 

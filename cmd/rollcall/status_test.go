@@ -24,11 +24,11 @@ func TestStatus_RealCoordinator_ShowsChecksAndMirror(t *testing.T) {
 	require.Eventually(t, func() bool {
 		members, _ := c.redis.Client().SMembers(t.Context(), "relayer:active").Result()
 		return len(members) == 1 && members[0] == "oz-relayer-0"
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	require.Eventually(t, func() bool {
 		r := rollcall(t, c.remote("status")...)
 		return r.code == 0 && bytes.Contains([]byte(r.stdout), []byte("unhealthy"))
-	}, 20*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	out := succeed(t, c.remote("status")...)
 	require.Regexp(t, `director  running, checks every 1s`, out)
 	require.Regexp(t, `relayer   1 of 2 active`, out)
@@ -57,11 +57,11 @@ func TestMirrorTakeOver_RedisOfAnotherCluster_IsTakenOver(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		return bytes.Contains([]byte(succeed(t, c.remote("status")...)), []byte("another"))
-	}, 20*time.Second, 50*time.Millisecond, "status says whose it is")
+	}, 2*time.Minute, 50*time.Millisecond, "status says whose it is")
 	require.Contains(t, succeed(t, append(c.remote("mirror", "take-over"), redis...)...), "it belonged to cluster another and now does to cluster ")
 	require.Eventually(t, func() bool {
 		return !bytes.Contains([]byte(succeed(t, c.remote("status")...)), []byte("another"))
-	}, 20*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	require.Contains(t, succeed(t, append([]string{"mirror", "take-over", "--cluster", "third"}, redis...)...), "cluster third")
 
 	r := rollcall(t, "mirror", "show", "--redis-host", "127.0.0.1", "--redis-port", "1", "--timeout", "2s")

@@ -216,7 +216,7 @@ func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, _ := fetch(t, "http://"+listen+"/ready")
 		return code == http.StatusOK
-	}, time.Minute, 10*time.Millisecond, "%s", &api.log)
+	}, 2*time.Minute, 10*time.Millisecond, "%s", &api.log)
 
 	post := func(path string, header http.Header, body string) {
 		t.Helper()
@@ -256,7 +256,7 @@ func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
 	require.Eventually(t, func() bool {
 		dead = r.webhooks("--client", "shop")
 		return len(dead) == 1
-	}, time.Minute, 50*time.Millisecond, "%s", &api.log)
+	}, 2*time.Minute, 50*time.Millisecond, "%s", &api.log)
 	require.Equal(t, "answered 500 Internal Server Error", dead[0].LastError)
 
 	receiver.repaired.Store(true)
@@ -268,7 +268,7 @@ func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
 	require.Equal(t, []any{"order-1", "confirmed", hash, ""}, []any{got.Payload["transactionId"], got.Payload["status"], got.Payload["hash"], got.Payload["reason"]})
 	require.Greater(t, got.Payload["revision"], submitted.Payload["revision"])
 	delivered := func() bool { return len(r.webhooks("--state", "delivered", "--client", "shop")) == 2 }
-	require.Eventually(t, delivered, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, delivered, 2*time.Minute, 50*time.Millisecond)
 	require.Empty(t, receiver.taken, "once")
 	require.Empty(t, r.webhooks())
 
@@ -280,7 +280,7 @@ func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
 	again := receiver.next(t)
 	require.Equal(t, got.ID, again.ID)
 	require.Equal(t, payload(t, got.body), payload(t, again.body))
-	require.Eventually(t, delivered, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, delivered, 2*time.Minute, 50*time.Millisecond)
 	require.Zero(t, consumer.stop())
 	require.Zero(t, api.stop())
 	require.Empty(t, receiver.taken)

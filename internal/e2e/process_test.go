@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience limits waits for operations that take a loaded machine a few seconds at most.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // eventually polls a condition on processes, which offer no signal.
 func eventually(t testing.TB, within time.Duration, condition func() bool, what string, args ...any) {

@@ -131,7 +131,7 @@ func TestStop_CheckIsRunning_Waits(t *testing.T) {
 // Checks with a long timeout that hang do not delay the stop of a leader, nor its successor.
 func TestStop_ChecksHang_DoesNotWait(t *testing.T) {
 	t.Parallel()
-	const limit = patience // of a check
+	const limit = 30 * time.Second // of a check
 	relayers, ids := fleet(t, 4)
 	relayers[2].stopAnswering()
 	relayers[3].stopAnswering()

@@ -515,7 +515,7 @@ func TestReads_FirstEndpointHangs_LeavesTimeForTheNext(t *testing.T) {
 	for _, ep := range c.endpoints {
 		c.poll(t.Context(), ep) // the time is then for the balances alone
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	_, err := c.Balances(ctx, []common.Address{{1}})
 	require.NoError(t, err)

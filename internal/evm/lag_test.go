@@ -50,7 +50,7 @@ func TestEndpoint_ShowsSameBlockForLong_ComesAfterOthers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c.poll(t.Context(), c.endpoints[0])
 		return !c.Status().Endpoints[0].OK
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	require.Equal(t, "1 blocks behind the best endpoint", c.Status().Endpoints[0].Reason)
 	v, err := c.Latest(t.Context())
 	require.NoError(t, err)

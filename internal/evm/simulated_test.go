@@ -206,12 +206,12 @@ func TestHeads_ComeFromSubscriptionAndPolls(t *testing.T) {
 			s := newSim(t)
 			c := open(t, cfg(s))
 			run(t, c)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			h, err := c.Next(ctx, common.Hash{})
 			require.NoError(t, err)
 			if name == "subscription" {
-				require.Eventually(t, c.heads.isLive, 10*time.Second, time.Millisecond)
+				require.Eventually(t, c.heads.isLive, 2*time.Minute, time.Millisecond)
 			}
 			for range 5 {
 				want := s.Commit()

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 const (
 	secret   = "a-signing-key-of-32-characters-or-more"
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 )
 
 // settings returns a Config with short pauses for receivers on the loopback interface.

@@ -350,7 +350,7 @@ func TestPool_LimitsUnset_HasDefaults(t *testing.T) {
 	require.EqualValues(t, 64, queued())
 	_ = s.Client().SendTransaction(t.Context(), s.transfer(65))
 	// The pool answers first and drops what is over the limit in its next round.
-	require.Eventually(t, func() bool { return queued() == 64 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return queued() == 64 }, 2*time.Minute, 5*time.Millisecond)
 }
 
 func TestChain_Closed_ReturnsErrClosed(t *testing.T) {

@@ -23,7 +23,7 @@ func TestServer_ParentDies_Ends(t *testing.T) {
 			_ = conn.Close()
 		}
 		return err != nil
-	}, time.Minute, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	write(t, begin(t, dir), 1) // the folder is free
 }
 

@@ -299,7 +299,7 @@ func TestStopAll_DuringStart(t *testing.T) {
 		if served {
 			require.NoError(t, r.await(t.Context(), ready))
 		} else {
-			require.Eventually(t, func() bool { return ready(t.Context()) == nil }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return ready(t.Context()) == nil }, 2*time.Minute, time.Millisecond)
 		}
 		s.stopAll()
 		require.NotContains(t, out.String(), "{")
@@ -413,7 +413,7 @@ func TestReportLeaders_QuorumLost(t *testing.T) {
 	reporting.Go(func() { s.reportLeaders(ctx) })
 	require.Eventually(t, func() bool {
 		return strings.Contains(out.String(), "no coordinator leads: 3 of 3 coordinators run, 2 are needed")
-	}, time.Minute, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 	cancel()
 	reporting.Wait()
 	require.Equal(t, 1, strings.Count(out.String(), "no coordinator leads"))
@@ -562,7 +562,7 @@ func TestServeControl_Stopped_WaitsForCommands(t *testing.T) {
 		}
 		return err == nil
 	}
-	require.Eventually(t, listens, 10*time.Second, time.Millisecond)
+	require.Eventually(t, listens, 2*time.Minute, time.Millisecond)
 	answered := make(chan error, 1)
 	go func() {
 		_, err := Start(t.Context(), s.cfg.Data, "oz-relayer-1")
@@ -570,7 +570,7 @@ func TestServeControl_Stopped_WaitsForCommands(t *testing.T) {
 	}()
 	<-asked
 	cancel()
-	require.Eventually(t, func() bool { return !listens() }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !listens() }, 2*time.Minute, time.Millisecond)
 	close(release)
 	require.NoError(t, <-served)
 	require.Contains(t, out.String(), "oz-relayer-1 was started")

@@ -170,7 +170,7 @@ func dialRaft(t *testing.T, from *clusterport.Port, to *node) net.Conn {
 // requireRefused waits until the refusals for each reason match want.
 func (n *node) requireRefused(t *testing.T, want map[string]int) {
 	t.Helper()
-	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, want, n.refused(t)) }, time.Minute, time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, want, n.refused(t)) }, 2*time.Minute, time.Millisecond)
 }
 
 func (n *node) refused(t *testing.T) map[string]int {

@@ -276,7 +276,7 @@ func TestTLS_SilentHandshake_LogsNoWarning(t *testing.T) {
 	requireClosed(t, dial(t, n))
 	probe := dial(t, n) // like a load balancer that only connects
 	require.NoError(t, probe.Close())
-	require.Eventually(t, func() bool { return n.refused(t)["silent"] == 2 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return n.refused(t)["silent"] == 2 }, 2*time.Minute, time.Millisecond)
 	require.NoError(t, n.stop())
 	for _, line := range n.logs.lines(t, "connection refused") {
 		require.Equal(t, "DEBUG", line["level"])
@@ -462,7 +462,7 @@ func TestTLS_CertificateExpiresSoon_IsLogged(t *testing.T) {
 			}
 		}
 		return false
-	}, time.Minute, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 
 	ca.write(t, dir, 8*24*time.Hour, string(coordinator))
 	own.LookAgain()

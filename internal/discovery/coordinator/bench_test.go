@@ -56,7 +56,7 @@ func startOnDisk(b *testing.B) *grpc.ClientConn {
 			require.NoError(b, conn.Close())
 		}
 		return false
-	}, 20*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	b.Cleanup(func() { require.NoError(b, leader.Close()) })
 	return leader
 }

@@ -158,7 +158,7 @@ func TestShutdown_RaftForgetsAWrite_Ends(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
-	require.Eventually(t, func() bool { return n.currentLeader() != nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return n.currentLeader() != nil }, 2*time.Minute, time.Millisecond)
 	r := n.raft.Load()
 
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -169,7 +169,7 @@ func TestShutdown_RaftForgetsAWrite_Ends(t *testing.T) {
 		defer n.watchdog.mu.Unlock()
 		return len(n.watchdog.pending)
 	}
-	require.Eventually(t, func() bool { return pending() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return pending() == 0 }, 2*time.Minute, time.Millisecond)
 	log.hangs.Store(true)
 	written := make(chan error, inFlight)
 	for i := range inFlight { // one being written to disk, one that Raft has not read
@@ -181,11 +181,11 @@ func TestShutdown_RaftForgetsAWrite_Ends(t *testing.T) {
 			written <- err
 		}()
 		// Until Raft writes the first one, it could take the second one into the same batch.
-		require.Eventually(t, func() bool { return pending() == i+1 && log.hung.Load() }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return pending() == i+1 && log.hung.Load() }, 2*time.Minute, time.Millisecond)
 	}
 
 	stop()
-	require.Eventually(t, func() bool { return r.State() == raft.Shutdown }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return r.State() == raft.Shutdown }, 2*time.Minute, time.Millisecond)
 	close(log.goOn)
 	select {
 	case err := <-done:
@@ -197,7 +197,7 @@ func TestShutdown_RaftForgetsAWrite_Ends(t *testing.T) {
 		require.Error(t, <-written)
 	}
 	// The callers have their errors from the node's end. The other write is recorded as ended soon after, from Raft.
-	require.Eventually(t, func() bool { return pending() == 1 }, time.Minute, time.Millisecond, "the one that Raft forgot")
+	require.Eventually(t, func() bool { return pending() == 1 }, 2*time.Minute, time.Millisecond, "the one that Raft forgot")
 }
 
 // A node without a successor must finish its running writes before Raft stops.

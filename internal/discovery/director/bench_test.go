@@ -62,7 +62,7 @@ func large(b *testing.B) *Director {
 		_, err := d.Run(ctx)
 		return err
 	})
-	require.Eventually(b, func() bool { return d.writer.ActiveOf("relayer") == 10_000 }, time.Minute, time.Millisecond)
+	require.Eventually(b, func() bool { return d.writer.ActiveOf("relayer") == 10_000 }, 2*time.Minute, time.Millisecond)
 	return d
 }
 

@@ -40,7 +40,7 @@ func TestRun_RedisOverTCP_ListsServices(t *testing.T) {
 
 	becomes := func(what func() bool) {
 		t.Helper()
-		require.Eventually(t, what, 30*time.Second, 5*time.Millisecond)
+		require.Eventually(t, what, 2*time.Minute, 5*time.Millisecond)
 	}
 	active := func() []string {
 		ids, err := client.SMembers(t.Context(), "p:relayer:active").Result()

@@ -29,7 +29,7 @@ func TestScan_FileRewrittenWithSameSizeAndTime_IsRead(t *testing.T) {
 		require.Equal(t, before.ModTime(), after.ModTime())
 		require.Equal(t, before.Size(), after.Size())
 		return changeTime(after) != changeTime(before)
-	}, time.Minute, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 	s.sees("a:y", false)
 	s.sees("a:y", false)
 }

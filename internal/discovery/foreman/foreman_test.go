@@ -176,7 +176,7 @@ func TestForeman_FilesChange_SetFollows(t *testing.T) {
 	write(t, folder, "a.yml", "services: []")
 	f.becomes("b-2,b-3")
 	require.NoError(t, os.Remove(filepath.Join(folder, "a.yml")))
-	require.Eventually(t, func() bool { return len(f.Status().Files) == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(f.Status().Files) == 1 }, 2*time.Minute, time.Millisecond)
 	require.NoError(t, os.Remove(filepath.Join(folder, "z.yaml")))
 	f.becomes(" ?") // without stored state, an empty set is not certainly complete
 }
@@ -193,7 +193,7 @@ func TestForeman_BrokenFile_KeepsItsLastGoodVersion(t *testing.T) {
 	write(t, folder, "a.yaml", define("a-1", "a-2")[:40])
 	write(t, folder, "b.yaml", define("b", "b-2")) // confirms that the folder was read
 	f.becomes("a-1,a-2,b,b-2")
-	require.Eventually(t, func() bool { return f.Status().Files[0].Error != "" }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Status().Files[0].Error != "" }, 2*time.Minute, time.Millisecond)
 	status := f.Status()
 	require.Equal(t, "a.yaml", status.Files[0].Name)
 	require.Contains(t, status.Files[0].Error, "malformed YAML")
@@ -246,7 +246,7 @@ func TestForeman_StateFolderMissing_StoresFilesLater(t *testing.T) {
 	f.becomes("a") // used all the same, because the file itself is durable
 	require.NotEmpty(t, f.Status().StateError)
 	require.NoError(t, os.Mkdir(state, 0o700))
-	require.Eventually(t, func() bool { return f.Status().StateError == "" }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Status().StateError == "" }, 2*time.Minute, time.Millisecond)
 	m, err := loadState(state)
 	require.NoError(t, err)
 	require.Contains(t, m.Files, "a.yaml")
@@ -277,7 +277,7 @@ func TestForeman_UnreadableFolder_IsReported(t *testing.T) {
 	require.Empty(t, f.Status().FolderError)
 
 	require.NoError(t, os.RemoveAll(folder)) // for example an unmounted volume, unlike removed files
-	require.Eventually(t, func() bool { return f.Status().FolderError != "" }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Status().FolderError != "" }, 2*time.Minute, time.Millisecond)
 	require.Contains(t, describe(f.set()), "a")
 }
 
@@ -310,7 +310,7 @@ func TestForeman_ServiceDefinedTwice_FirstFileWins(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(folder, "a.yaml")))
 	write(t, folder, "d.yaml", define("d"))
 	f.becomes("c,d,x,y,z")
-	require.Eventually(t, func() bool { return f.Status().Services[2].File == "b.yaml" }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Status().Services[2].File == "b.yaml" }, 2*time.Minute, time.Millisecond)
 }
 
 func TestAdvertise_Restarted_AreKept(t *testing.T) {
@@ -449,7 +449,7 @@ func TestNew_InvalidStoredAdvertisement_IsSkippedAndReported(t *testing.T) {
 			f = start(t, Config{StateDir: state, StartupWait: -1})
 			f.becomes("a,c,d ?")
 			require.NoError(t, settle(f.Foreman))
-			require.Eventually(t, func() bool { return f.set().Complete }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return f.set().Complete }, 2*time.Minute, time.Millisecond)
 			require.Empty(t, f.Status().StateError)
 			want := describe(f.set())
 			f.stop()
@@ -521,23 +521,23 @@ func TestForeman_TooManyServicesInFiles_RefusesTheExcess(t *testing.T) {
 		}
 	}
 	write(t, folder, "a.json", many("a", 5000))
-	require.Eventually(t, refused("a.json"), time.Minute, time.Millisecond)
+	require.Eventually(t, refused("a.json"), 2*time.Minute, time.Millisecond)
 	require.Len(t, f.set().Services, 5001)
 	require.False(t, f.set().Complete, "the file's definitions are not certainly gone")
 	write(t, folder, "b.json", many("b", 10000))
-	require.Eventually(t, refused("b.json"), time.Minute, time.Millisecond)
+	require.Eventually(t, refused("b.json"), 2*time.Minute, time.Millisecond)
 	require.Len(t, f.set().Services, 5001)
 
 	// The same must hold after a restart, in any reading order.
 	f.stop()
 	f = start(t, Config{Folder: folder, StateDir: state})
 	require.Len(t, f.set().Services, 5001)
-	require.Eventually(t, refused("a.json"), time.Minute, time.Millisecond)
+	require.Eventually(t, refused("a.json"), 2*time.Minute, time.Millisecond)
 
 	_, err := f.Withdraw([]string{"ad"})
 	require.NoError(t, err)
 	write(t, folder, "b.json", many("b", 5000))
-	require.Eventually(t, func() bool { set := f.set(); return len(set.Services) == 10_000 && set.Complete }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { set := f.set(); return len(set.Services) == 10_000 && set.Complete }, 2*time.Minute, 10*time.Millisecond)
 	require.ErrorContains(t, f.Advertise(some("ad")), "more than 10000 services on this host")
 	require.NoError(t, f.Advertise(nil))
 }
@@ -601,7 +601,7 @@ func TestForeman_FolderEmptiedWhileStopped_IsReported(t *testing.T) {
 	for _, name := range []string{"a.yaml", "b.yaml"} {
 		require.NoError(t, os.Rename(filepath.Join(state, name), filepath.Join(folder, name)))
 	}
-	require.Eventually(t, func() bool { return f.Status().FolderError == "" }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Status().FolderError == "" }, 2*time.Minute, time.Millisecond)
 
 	for _, name := range []string{"a.yaml", "b.yaml"} {
 		require.NoError(t, os.Rename(filepath.Join(folder, name), filepath.Join(state, name)))

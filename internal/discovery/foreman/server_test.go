@@ -262,7 +262,7 @@ func TestServer_TooManyConnections_ReplaceTheOldestIdleOne(t *testing.T) {
 		defer conn.Close()
 		conns = append(conns, conn)
 	}
-	require.NoError(t, conns[0].SetReadDeadline(time.Now().Add(30*time.Second)))
+	require.NoError(t, conns[0].SetReadDeadline(time.Now().Add(2*time.Minute)))
 	_, err = conns[0].Read(make([]byte, 1))
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.Error(t, err)
@@ -310,7 +310,7 @@ func TestServer_SlowBody_TimesOut(t *testing.T) {
 	defer conn.Close()
 	_, err = conn.Write([]byte("POST /v1/services HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"))
 	require.NoError(t, err)
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(30*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(2*time.Minute)))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
 	defer resp.Body.Close()

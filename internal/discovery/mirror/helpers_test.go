@@ -19,7 +19,7 @@ import (
 
 // patience and tick are the timeout and the poll interval for external processes.
 const (
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	tick     = 5 * time.Millisecond
 )
 

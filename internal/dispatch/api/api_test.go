@@ -392,7 +392,7 @@ func TestStatus_Cached_FollowsTheRow(t *testing.T) {
 	}
 	becomes := func(want dispatch.Status) {
 		t.Helper()
-		require.Eventually(t, func() bool { return read().Status == want }, time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return read().Status == want }, 2*time.Minute, 10*time.Millisecond)
 	}
 	require.Equal(t, dispatch.Submitted, read().Status)
 	body := nested("r1", "mined", 5, time.Now())
@@ -413,6 +413,6 @@ func TestStatus_Cached_FollowsTheRow(t *testing.T) {
 		change++
 		exec(fmt.Sprintf(`status_reason = '%d'`, change))
 		return read().Reason != fmt.Sprint(change)
-	}, time.Minute, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	require.Equal(t, dispatch.Confirmed, read().Status)
 }

@@ -155,7 +155,7 @@ func TestTransactions_SlowReader_CountsUntilItHasRead(t *testing.T) {
 	n, err := io.Copy(io.Discard, resp.Body)
 	require.NoError(t, err)
 	require.Equal(t, resp.ContentLength, n)
-	require.Eventually(t, func() bool { return len(h.lists) == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(h.lists) == 0 }, 2*time.Minute, time.Millisecond)
 }
 
 // A client that does not read its list is cut off, so that others get theirs.
@@ -165,7 +165,7 @@ func TestTransactions_TooSlowReader_IsCutOff(t *testing.T) {
 	slow := requestList(t, addr)
 	_, err := slow.Peek(1)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(h.lists) == 0 }, 40*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(h.lists) == 0 }, 2*time.Minute, 5*time.Millisecond)
 	resp, err := http.ReadResponse(slow, nil)
 	if err == nil {
 		defer resp.Body.Close()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
@@ -30,15 +30,9 @@ func serveWebhooks(t *testing.T, edit func(*Handler)) (*Handler, net.Addr) {
 	require.NoError(t, err)
 	h.Start(large{}, nil)
 	edit(h)
-	server, err := Open(t.Context(), "127.0.0.1:0", h)
-	require.NoError(t, err)
-	var run errgroup.Group
-	run.Go(func() error { return server.Run(t.Context()) })
-	t.Cleanup(func() {
-		_ = server.Close() // Run may have ended before, with the test's context
-		_ = run.Wait()
-	})
-	return h, server.Addr()
+	server := httptest.NewServer(h) // without timeouts of its own
+	t.Cleanup(server.Close)
+	return h, server.Listener.Addr()
 }
 
 // sender is a connection that posts a webhook.

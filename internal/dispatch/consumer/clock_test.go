@@ -67,7 +67,7 @@ func TestConsumer_DatabasesClockIsAhead_FindsTheTransaction(t *testing.T) {
 			require.Eventually(t, func() bool {
 				tx, err := w.ByID(t.Context(), id)
 				return err == nil && (tx.Status == dispatch.Submitted || tx.Status == dispatch.Unknown)
-			}, 40*time.Second, 10*time.Millisecond)
+			}, 2*time.Minute, 10*time.Millisecond)
 			require.Len(t, r.Transactions(), 1)
 			tx, err := w.ByID(t.Context(), id)
 			require.NoError(t, err)

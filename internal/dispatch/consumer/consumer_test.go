@@ -83,7 +83,7 @@ func TestConsumer_HandlerPanics_FailsTheMessageAlone(t *testing.T) {
 		w.reaches(id, dispatch.Submitted)
 	}
 	require.True(t, panicked.Load())
-	require.Eventually(t, func() bool { return w.fleet.inUse.Load() == 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.fleet.inUse.Load() == 0 }, 2*time.Minute, time.Millisecond)
 	w.drained()
 }
 
@@ -249,7 +249,7 @@ func TestConsumer_RejectedWhileAnotherIsAway_Waits(t *testing.T) {
 	w.fleet.remove(funded)
 	id := w.post(1)
 	w.consume()
-	require.Eventually(t, func() bool { return drained.Calls(upstreamtest.Submit) >= 2 }, 40*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return drained.Calls(upstreamtest.Submit) >= 2 }, 2*time.Minute, 10*time.Millisecond)
 	require.False(t, w.reaches(id, dispatch.Queued).Status.Final())
 	w.fleet.restore()
 	require.Equal(t, funded.URL(), w.reaches(id, dispatch.Submitted).Relayer)
@@ -317,7 +317,7 @@ func TestConsumer_BlockedCall_TriesEachRelayerOnce(t *testing.T) {
 	w.reaches(w.post(1), dispatch.Unknown)
 	keyed.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusTooManyRequests))
 	blocked := w.post(1)
-	require.Eventually(t, func() bool { return keyed.Calls(upstreamtest.Submit) >= 2 }, 40*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return keyed.Calls(upstreamtest.Submit) >= 2 }, 2*time.Minute, 10*time.Millisecond)
 	tx, err := w.ByID(t.Context(), blocked)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, time.Since(tx.CreatedAt), time.Second, "a delivery each")
@@ -343,7 +343,7 @@ func TestConsumer_EqualCallIsParked_BlocksOnlyWithoutKeys(t *testing.T) {
 			return err == nil && tx.Reason == want
 		}
 	}
-	require.Eventually(t, reason(store.BlockedReason), 40*time.Second, 10*time.Millisecond)
+	require.Eventually(t, reason(store.BlockedReason), 2*time.Minute, 10*time.Millisecond)
 
 	w.fleet.restore()
 	tx := w.reaches(blocked, dispatch.Submitted)
@@ -374,7 +374,7 @@ func TestConsumer_Withdrawn_GoesToAnotherScope(t *testing.T) {
 	_, err = w.Apply(t.Context(), []dispatch.Update{{RelayerTx: first.RelayerTx, Status: dispatch.Canceled, At: time.Now()}})
 	require.NoError(t, err)
 
-	require.Eventually(t, func() bool { return w.fleet.avoided.Load() >= 2 }, 40*time.Second, 10*time.Millisecond, "two deliveries")
+	require.Eventually(t, func() bool { return w.fleet.avoided.Load() >= 2 }, 2*time.Minute, 10*time.Millisecond, "two deliveries")
 	require.Equal(t, dispatch.Queued, w.reaches(first.ID, dispatch.Queued).Status)
 	w.fleet.restore() // the first choice is still the one that sends nothing
 	require.Equal(t, other.URL(), w.reaches(first.ID, dispatch.Submitted).Relayer)
@@ -519,7 +519,7 @@ func TestConsumer_StandsStillWithAnAcceptance_IsNotStoredOverAnother(t *testing.
 	require.Eventually(t, func() bool {
 		begun, err := w.Begin(t.Context(), start)
 		return err == nil && begun[0].State == store.Resumed
-	}, 40*time.Second, 10*time.Millisecond, "the lease of the first consumer ends")
+	}, 2*time.Minute, 10*time.Millisecond, "the lease of the first consumer ends")
 	route.RelayerTx = r0
 	require.NoError(t, w.Accepted(t.Context(), []store.Acceptance{{ID: id, Attempt: 1, Route: route}}))
 	marked, err := w.Withdraw(t.Context(), dispatch.Submission{ID: id, Attempt: 1, RelayerTx: r0})

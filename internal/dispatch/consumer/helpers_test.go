@@ -203,7 +203,7 @@ func (w *world) reaches(id uuid.UUID, status dispatch.Status) *dispatch.Transact
 		var err error
 		tx, err = w.ByID(w.t.Context(), id)
 		return err == nil && tx.Status == status
-	}, 40*time.Second, 10*time.Millisecond, "%s", status)
+	}, 2*time.Minute, 10*time.Millisecond, "%s", status)
 	return tx
 }
 
@@ -214,5 +214,5 @@ func (w *world) drained() {
 		var n int
 		err := w.db.QueryRow(w.t.Context(), `SELECT count(*) FROM relay_queue`).Scan(&n)
 		return err == nil && n == 0
-	}, 40*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }

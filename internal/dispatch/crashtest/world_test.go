@@ -34,7 +34,7 @@ const (
 	timeout = 4 * time.Second
 	lease   = timeout * 3 / 2
 	// patience limits waits for operations that take a loaded machine a few seconds at most.
-	patience = 60 * time.Second
+	patience = 2 * time.Minute
 )
 
 // world is a relay path with one API, and a stand-in for a relayer.

@@ -176,7 +176,7 @@ func TestChoose_RelayersIDChanged_IsLookedUpAgain(t *testing.T) {
 			choice.Done(nil)
 		}
 		return ok && choice.Route.RelayerID == "another"
-	}, 20*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 }
 
 // A relayer gets an idempotency scope, as when this project's replaces another one behind a URL. It gets no transaction before its chain
@@ -212,7 +212,7 @@ func TestChoose_RelayerGetsAScope_IsLookedUpAgain(t *testing.T) {
 			require.Equal(t, "a", w.submit(t.Context()))
 			close(release)
 			require.Empty(t, r.Transactions())
-			require.Eventually(t, func() bool { return scope() == "scope-of-a" }, 20*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return scope() == "scope-of-a" }, 2*time.Minute, 5*time.Millisecond)
 		})
 	}
 }

@@ -29,7 +29,7 @@ func TestSharing_RelayerIsGone_FindsItsScopeAndItsNewURL(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		return slices.Equal([]string{w.relayers["b"].URL()}, urls(dispatch.Route{Relayer: "gone", URL: "http://gone", Scope: "scope-of-b"}))
-	}, 20*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	require.Equal(t, []string{w.relayers["a"].URL(), w.relayers["b"].URL()}, urls(dispatch.Route{Relayer: "a", URL: "http://old", Scope: "scope-of-b"}))
 	require.Equal(t, []string{w.relayers["a"].URL()}, urls(dispatch.Route{Relayer: "a", URL: "http://old"}))
 	require.Empty(t, urls(dispatch.Route{Relayer: "b", URL: w.relayers["b"].URL(), Scope: "scope-of-b"}), "the route's own")
@@ -39,10 +39,10 @@ func TestSharing_RelayerIsGone_FindsItsScopeAndItsNewURL(t *testing.T) {
 func TestElsewhere_OnlyAnotherScopeThatIsUsable(t *testing.T) {
 	t.Parallel()
 	w := setup(t, three)
-	require.Eventually(t, func() bool { return w.Besides([]string{"a", "c"}) }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.Besides([]string{"a", "c"}) }, 2*time.Minute, 5*time.Millisecond)
 	elsewhere := func(scope, what string) { // one failed reading of the load ends it for a moment
 		t.Helper()
-		require.Eventually(t, func() bool { return w.Elsewhere(scope) }, 20*time.Second, 5*time.Millisecond, what)
+		require.Eventually(t, func() bool { return w.Elsewhere(scope) }, 2*time.Minute, 5*time.Millisecond, what)
 	}
 	elsewhere("scope-of-b", "a and c have other scopes")
 	elsewhere("another", "all have other scopes")
@@ -53,10 +53,10 @@ func TestElsewhere_OnlyAnotherScopeThatIsUsable(t *testing.T) {
 	require.False(t, w.Elsewhere("scope-of-b"))
 	elsewhere("another", "b has another scope")
 	w.relayers["b"].Fail(upstreamtest.Submit, upstreamtest.Drop)
-	require.Eventually(t, func() bool { w.submit(t.Context()); return !w.Elsewhere("another") }, 20*time.Second, 5*time.Millisecond, "its breaker opens")
-	require.Eventually(t, w.Answering, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { w.submit(t.Context()); return !w.Elsewhere("another") }, 2*time.Minute, 5*time.Millisecond, "its breaker opens")
+	require.Eventually(t, w.Answering, 2*time.Minute, 5*time.Millisecond)
 	w.relayers["b"].Refuse()
-	require.Eventually(t, func() bool { return !w.Answering() }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return !w.Answering() }, 2*time.Minute, 5*time.Millisecond)
 }
 
 func TestFleet_FollowsRedis(t *testing.T) {
@@ -78,7 +78,7 @@ func TestFleet_FollowsRedis(t *testing.T) {
 			choice.Done(nil)
 		}
 		return ok && choice.Route.URL == moved.URL()
-	}, 20*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 
 	// An invalid URL does not disturb the others.
 	w.list("a", "ftp://relayer")
@@ -100,11 +100,11 @@ func TestFleet_Message_IsReadAtOnce(t *testing.T) {
 	w.add("a", r)
 	require.Eventually(t, func() bool {
 		return w.redis.Client().PubSubNumSub(t.Context(), "relayer:events").Val()["relayer:events"] == 1
-	}, 20*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	w.list("a", r.URL())
 	require.NoError(t, w.redis.Client().Publish(t.Context(), "relayer:events", "{}").Err())
 	// It is a member then. Its load is read only once in an hour, so that may fail on a slow machine.
-	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_relayers") == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_relayers") == 1 }, 2*time.Minute, 5*time.Millisecond)
 }
 
 func TestFleet_RedisAway_LastKnownSetCountsForAWhile(t *testing.T) {
@@ -112,7 +112,7 @@ func TestFleet_RedisAway_LastKnownSetCountsForAWhile(t *testing.T) {
 	const keepFor = 5 * time.Second
 	w := setup(t, three, func(c *fleet.Config) { c.KeepFor = keepFor })
 	w.redis.Stop()
-	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_redis_up") == 0 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_redis_up") == 0 }, 2*time.Minute, 5*time.Millisecond)
 	available := w.available("a")
 	if w.gauge("rollcall_relay_relayers_age_seconds") < keepFor.Seconds() { // the machine may be slow
 		require.True(t, available)
@@ -121,7 +121,7 @@ func TestFleet_RedisAway_LastKnownSetCountsForAWhile(t *testing.T) {
 	require.GreaterOrEqual(t, w.gauge("rollcall_relay_relayers_age_seconds"), keepFor.Seconds())
 	w.redis.Restart()
 	w.becomes(true, "a")
-	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_redis_up") == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.gauge("rollcall_relay_redis_up") == 1 }, 2*time.Minute, 5*time.Millisecond)
 
 	// Redis came back empty, before the leading coordinator has written to it.
 	require.NoError(t, w.redis.Client().FlushAll(t.Context()).Err())
@@ -153,7 +153,7 @@ func TestFleet_NoRightToSubscribe_Polls(t *testing.T) {
 			choice.Done(nil)
 		}
 		return ok
-	}, 20*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -152,7 +152,7 @@ func (w *world) available(id string) bool {
 
 func (w *world) becomes(available bool, id string) {
 	w.t.Helper()
-	require.Eventually(w.t, func() bool { return w.available(id) == available }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(w.t, func() bool { return w.available(id) == available }, 2*time.Minute, 5*time.Millisecond)
 }
 
 // gauge returns a metric's value.
@@ -195,7 +195,7 @@ func (w *world) submit(ctx context.Context, chosen ...func(id string)) string {
 }
 
 // patience limits waits for which nothing is promised.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // perSecond is how many transactions a load submits on an idle machine.
 const perSecond = 100

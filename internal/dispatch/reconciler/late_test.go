@@ -23,7 +23,7 @@ func (w *world) acceptedLate() (id uuid.UUID, relayerTx string) {
 		require.Eventually(w.t, func() bool { // it is held while the reconciler looks at it
 			begun, err := w.Begin(w.t.Context(), []store.Start{{ID: tx.ID, Holder: holder, Route: route, Lease: time.Minute}})
 			return err == nil && begun[0].State == store.Fresh
-		}, 40*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 		return holder
 	}
 	holder := begin(w.route)
@@ -92,7 +92,7 @@ func TestReconciler_AcceptedLateAndNotExecuted_EndsAsItsRelayerReports(t *testin
 			require.Eventually(t, func() bool {
 				late, err := w.LateOf(t.Context(), id)
 				return err == nil && len(late) == 0
-			}, 40*time.Second, 10*time.Millisecond)
+			}, 2*time.Minute, 10*time.Millisecond)
 			w.otherFails(id, dispatch.Failed)
 		})
 	}
@@ -121,5 +121,5 @@ func TestReconciler_LateRelayerAnswersSlowly_DelaysNoOther(t *testing.T) {
 	require.Eventually(t, func() bool { // the next check comes
 		_, err := w.db.Exec(t.Context(), `UPDATE relay_late_acceptances SET check_at = now()`)
 		return err == nil && slow.calls.Load() > 1
-	}, 40*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }

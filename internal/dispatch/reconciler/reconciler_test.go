@@ -96,7 +96,7 @@ func (w *world) submitted() (id uuid.UUID, relayerTx string) {
 	require.Eventually(w.t, func() bool { // it is held while the reconciler looks at it
 		begun, err := w.Begin(w.t.Context(), start)
 		return err == nil && begun[0].State == store.Fresh
-	}, 40*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	result := w.client.Submit(w.t.Context(), upstream.Submission{
 		RelayerID: w.route.RelayerID, IdempotencyKey: tx.ID.String(), Scope: w.route.Scope, To: &tx.To, Value: tx.Value, GasLimit: tx.GasLimit, Speed: string(tx.Speed),
 	})
@@ -129,7 +129,7 @@ func (w *world) reaches(id uuid.UUID, status dispatch.Status) *dispatch.Transact
 		var err error
 		tx, err = w.ByID(w.t.Context(), id)
 		return err == nil && tx.Status == status
-	}, 40*time.Second, 10*time.Millisecond, "%s", status)
+	}, 2*time.Minute, 10*time.Millisecond, "%s", status)
 	return tx
 }
 
@@ -160,7 +160,7 @@ func TestReconciler_RelayerFails_ChangesNothing(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '1 day'`)
 			return err == nil && w.relayer.Calls(upstreamtest.Get) >= asked+2
-		}, 40*time.Second, 20*time.Millisecond)
+		}, 2*time.Minute, 20*time.Millisecond)
 		require.Equal(t, dispatch.Submitted, w.reaches(id, dispatch.Submitted).Status)
 	}
 	w.relayer.Fail(upstreamtest.Get, nil)
@@ -235,7 +235,7 @@ func TestReconciler_NothingAnswersThisProcess_LeavesTransactionsToOthers(t *test
 		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - $1::interval`, late)
 		require.NoError(t, err)
 		begun := rounds.begun.Load()
-		require.Eventually(t, func() bool { return rounds.begun.Load() > begun+3 }, 40*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return rounds.begun.Load() > begun+3 }, 2*time.Minute, 5*time.Millisecond)
 		require.Equal(t, taken, w.relayer.Calls(upstreamtest.Get) > asked, late)
 	}
 }
@@ -314,7 +314,7 @@ func (w *world) dueUntil(holds func() bool) {
 	require.Eventually(w.t, func() bool {
 		_, err := w.db.Exec(w.t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '1 day'`)
 		return err == nil && holds()
-	}, 40*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 }
 
 func (w *world) reads(id uuid.UUID) *dispatch.Transaction {
@@ -356,7 +356,7 @@ func TestReconciler_MessageLost_IsQueuedAgain(t *testing.T) {
 		var n int
 		err := w.db.QueryRow(t.Context(), `SELECT count(*) FROM relay_queue WHERE id = $1`, tx.ID).Scan(&n)
 		return err == nil && n == 1
-	}, 40*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 // A report that came before its transaction is matched, without a call of the relayer.
@@ -599,7 +599,7 @@ func TestReconciler_RelayerAnswersSlowly_DelaysNoOther(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(slow.began), atOnce)
 	close(slow.release)
-	require.Eventually(t, func() bool { return slow.calls.Load() > 2*page }, time.Minute, 10*time.Millisecond, "all of them are asked about at last")
+	require.Eventually(t, func() bool { return slow.calls.Load() > 2*page }, 2*time.Minute, 10*time.Millisecond, "all of them are asked about at last")
 }
 
 // stopped is a relayer that answers once it is released.

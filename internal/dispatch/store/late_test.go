@@ -164,7 +164,7 @@ func (f *fixture) waiting(n int) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
 		return f.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) >= n
-	}, time.Minute, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 }
 
 // Another process settles a late acceptance while TakeLate waits for the row. The transaction is not given to that relayer any more.

@@ -19,7 +19,7 @@ import (
 
 const (
 	apiKey   = "api-key-of-these-tests-0123456789abcdef"
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 )
 
 // server serves raw connections: respond gets each request, completely read, and writes what it wants.

@@ -64,7 +64,7 @@ func (w *site) dial() net.Conn {
 	c, err := new(net.Dialer).DialContext(w.t.Context(), "tcp", w.s.Addr().String())
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = c.Close() })
-	require.NoError(w.t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	require.NoError(w.t, c.SetDeadline(time.Now().Add(2*time.Minute)))
 	return c
 }
 
@@ -94,7 +94,7 @@ func TestListener_Full_ClosesLongestIdleConnection(t *testing.T) {
 		w.s.listener.mu.Lock()
 		defer w.s.listener.mu.Unlock()
 		return w.s.listener.idle.Len() == 2
-	}, 10*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 	// The connection that has never sent anything is replaced first, and then the one that has been answered.
 	for _, next := range []net.Conn{silent, kept} {
 		fresh := w.dial()

@@ -176,7 +176,7 @@ func TestMigrate_AnotherMigratorDies_GoesOn(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := pool.QueryRow(ctx, "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 42 AND NOT granted").Scan(&pid)
 		return err == nil
-	}, time.Minute, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 
 	require.ErrorContains(t, postgres.Migrate(ctx, db.URL(), withWait(migrations(one, gate), 150*time.Millisecond)), "another process migrates")
 	short, cancel := context.WithTimeout(ctx, 150*time.Millisecond)

@@ -127,7 +127,7 @@ func TestOpen_Rejected_DoesNotWait(t *testing.T) {
 		"user":     changed(t, db.URL(), func(u *url.URL) { u.User = url.UserPassword("absent", secret) }),
 		"database": changed(t, db.URL(), func(u *url.URL) { u.Path = "/none" }),
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		_, err := postgres.Open(ctx, postgres.Config{URL: raw, Wait: time.Hour})
 		require.Error(t, err, name)
 		require.NoError(t, ctx.Err(), name)
@@ -266,7 +266,7 @@ func TestLogWaiting_ManyCauses_LogsEveryTenSeconds(t *testing.T) {
 		}
 		require.Equal(t, 3, strings.Count(out.String(), "waiting for the database"))
 		require.Equal(t, "unreachable", class)
-		<-time.After(10 * time.Second)
+		<-time.After(2*time.Minute)
 		out.Reset()
 		waiting(postgres.ErrLocked)
 		require.Contains(t, out.String(), "level=INFO", "which is usual where several start at once")

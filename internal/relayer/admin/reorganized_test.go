@@ -54,7 +54,7 @@ func (r *reorg) until(condition func() bool, what string) {
 		}
 		r.node.Commit()
 		return false
-	}, time.Minute, 20*time.Millisecond, what)
+	}, 2*time.Minute, 20*time.Millisecond, what)
 }
 
 func (r *reorg) read(tx *relayer.Transaction) *relayer.Transaction {
@@ -115,7 +115,7 @@ func startReorg(t *testing.T, depth uint64) *reorg {
 	require.Eventually(t, func() bool {
 		attempts, err := r.Store.Attempts(t.Context(), r.txs[5].ID)
 		return err == nil && len(attempts) == 2 && r.read(r.txs[5]).Status == relayer.Broadcasted
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	r.until(func() bool { return r.head() > forked+depth }, "depth")
 	r.until(r.final, "transactions did not become final")
 	r.until(func() bool {
@@ -159,7 +159,7 @@ func (r *reorg) stopped() {
 	require.Eventually(r.t, func() bool {
 		h := r.Health()
 		return !h.Ready && strings.Contains(h.Reason, "`rollcall keys resync --reorganized`")
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 // delivered returns the statuses of a transaction that the webhook target received, in their order.
@@ -212,7 +212,7 @@ func TestTakeBack_DeepReorganization_EachIsExecutedOnce(t *testing.T) {
 			again, err := r.admin.TakeBack(t.Context(), client, plan)
 			require.NoError(t, err)
 			require.Zero(t, again)
-			require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return r.Health().Ready }, 2*time.Minute, 10*time.Millisecond)
 			now, err := r.admin.Keys(t.Context())
 			require.NoError(t, err)
 			for i := range keys {
@@ -290,9 +290,9 @@ func gathered(t *testing.T, reg *prometheus.Registry, name string) float64 {
 func TestTakeBack_ShallowReorganization_MendsFinal(t *testing.T) {
 	t.Parallel()
 	r := startReorg(t, 3)
-	require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.Health().Ready }, 2*time.Minute, 10*time.Millisecond)
 	r.reorganize()
-	require.Eventually(t, func() bool { return gathered(t, r.registry, "rollcall_relayer_final_reorgs_total") == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return gathered(t, r.registry, "rollcall_relayer_final_reorgs_total") == 1 }, 2*time.Minute, 10*time.Millisecond)
 	client := nodes(t, r.node)
 	plan, err := r.admin.Reorganized(t.Context(), client)
 	require.NoError(t, err)
@@ -371,13 +371,13 @@ func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 				}
 				mine()
 				return false
-			}, time.Minute, 50*time.Millisecond)
+			}, 2*time.Minute, 50*time.Millisecond)
 			known, err := r.Store.Chain(t.Context())
 			require.NoError(t, err)
 			node.SetHead(fork)
 			mineTo(max(known.Anchor.Number, fork+depth) + 2)
 			if deep {
-				require.Eventually(t, func() bool { return strings.Contains(r.Health().Reason, "--reorganized") }, 20*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return strings.Contains(r.Health().Reason, "--reorganized") }, 2*time.Minute, 10*time.Millisecond)
 				a, err := Open(t.Context(), db.Pool(t), testchain.ChainID, relayertest.PoolID)
 				require.NoError(t, err)
 				client, err := evm.Open(evm.Config{ChainID: testchain.ChainID, Endpoints: []string{node.URL()}})
@@ -394,7 +394,7 @@ func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 					mine()
 					now, err := r.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 					return err == nil && now.Status == relayer.Confirmed
-				}, time.Minute, 50*time.Millisecond)
+				}, 2*time.Minute, 50*time.Millisecond)
 			}
 			counts, err := contracts.Counts(t.Context(), node.Client(), counter, nil, hits...)
 			require.NoError(t, err)

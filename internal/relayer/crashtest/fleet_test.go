@@ -23,7 +23,7 @@ import (
 )
 
 // patience limits waits for operations that take a loaded machine a few seconds at most.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // member is one place in a fleet of relayers, with one process at a time.
 type member struct {

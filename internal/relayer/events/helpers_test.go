@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
 
 const (
 	secret   = "a-signing-key-of-32-characters-or-more"
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 )
 
 var pool = events.Pool{ChainID: 1337, ID: "pool-1"}

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 var errSigner = errors.New("the signer is away")
 
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // milli returns n thousandths of an ether.
 func milli(n int64) *big.Int { return new(big.Int).Div(testchain.Ether(n), big.NewInt(1000)) }

@@ -186,7 +186,7 @@ var conformance = []struct {
 		require.Equal(r.t, *receipt, all[0])
 		require.Eventually(r.t, func() bool { // the pool follows the head later
 			return r.Send(r.t.Context(), []evm.Raw{tx})[0].Outcome == evm.NonceTooLow
-		}, time.Minute, time.Millisecond)
+		}, 2*time.Minute, time.Millisecond)
 		r.send(r.transfer(0, 20, 2), evm.NonceTooLow)
 	}},
 	{"what comes after a gap waits for it", func(r *rig) {

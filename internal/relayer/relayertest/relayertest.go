@@ -100,7 +100,7 @@ const PoolID = "pool"
 func Start(t testing.TB, o Options) *Relayer {
 	t.Helper()
 	r := Launch(t, o)
-	require.Eventually(t, func() bool { return r.Health().Ready && r.registered(t) }, 30*time.Second, 10*time.Millisecond, "relayer did not become healthy")
+	require.Eventually(t, func() bool { return r.Health().Ready && r.registered(t) }, 2*time.Minute, 10*time.Millisecond, "relayer did not become healthy")
 	return r
 }
 
@@ -243,7 +243,7 @@ func (r *Relayer) Send(t testing.TB, to common.Address, wei int64, data []byte) 
 // Reaches waits until a transaction has a status, and returns it.
 func (r *Relayer) Reaches(t testing.TB, tx *relayer.Transaction, status relayer.Status) *relayer.Transaction {
 	t.Helper()
-	for limit := time.After(30 * time.Second); ; {
+	for limit := time.After(2*time.Minute); ; {
 		now, err := r.Transaction(t.Context(), PoolID, tx.ID)
 		if err == nil && now.Status == status {
 			return now

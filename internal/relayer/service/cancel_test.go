@@ -37,7 +37,7 @@ func TestCancelPending_CancelsAll(t *testing.T) {
 			}
 			now, err := r.Transaction(t.Context(), relayertest.PoolID, tx.ID) // wait until the hash is that of the broadcasted no-op
 			return err == nil && *now.Hash == attempts[len(attempts)-1].Hash
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 	}
 	for range 2 {
 		f.chain.Commit()

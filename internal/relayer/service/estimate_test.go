@@ -51,7 +51,7 @@ func (f *fixture) confirmed(t *testing.T, r *relayertest.Relayer, tx *relayer.Tr
 		var err error
 		now, err = r.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == relayer.Confirmed
-	}, 30*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	return now
 }
 
@@ -80,7 +80,7 @@ func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err = submit([]byte{1, 2, 3, 4})
 		return err != nil
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	require.ErrorAs(t, err, &revert)
 }
 

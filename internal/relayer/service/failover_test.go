@@ -37,8 +37,8 @@ func TestHealth_DatabaseFailedOver_NotReadyWhileNothingIsAllocated(t *testing.T)
 	require.Eventually(t, func() bool {
 		h := r.Health()
 		return !h.Ready && strings.Contains(h.Reason, "nonces: the database failed over or was restored")
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	down.Store(false)
-	require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.Health().Ready }, 2*time.Minute, 10*time.Millisecond)
 	r.Send(t, f.chain.Accounts[0].Address, 1, nil)
 }

@@ -41,7 +41,7 @@ func (f *fixture) known(t *testing.T, r *relayertest.Relayer) {
 			}
 		}
 		return err == nil
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 func TestSubmit_OneKeyCanPay_IsAccepted(t *testing.T) {
@@ -78,7 +78,7 @@ func TestSubmit_FundsArePending_IsRetryable(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := r.Client.EstimateGas(t.Context(), evm.Message{From: key, To: &to, Value: testchain.Ether(2)})
 		return err != nil
-	}, 30*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	s.Request.Value = testchain.Ether(2)
 	_, err = r.Submit(t.Context(), s)
 	var poor *relayer.FundsError

@@ -58,7 +58,7 @@ func TestSubmit_EstimateFailsAtTheNode_Unavailable(t *testing.T) {
 			_, err := r.Submit(t.Context(), f.submission())
 			_, invalid := errors.AsType[*relayer.InvalidError](err)
 			return invalid
-		}, 20*time.Second, 100*time.Millisecond, rule.Name)
+		}, 2*time.Minute, 100*time.Millisecond, rule.Name)
 	}
 	node.SetRules()
 	_, err := r.Submit(t.Context(), f.submission())
@@ -80,7 +80,7 @@ func awaitProblem(t *testing.T, r *relayertest.Relayer, component, want string) 
 	require.Eventually(t, func() bool {
 		now, _ := problem(r, component)
 		return strings.Contains(now, want) && r.Health().Ready == (want == "")
-	}, 30*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 }
 
 // The tracking process reports failing rounds, although its node returns its head, until they succeed.
@@ -125,7 +125,7 @@ func TestHealth_AnotherProcessFollows_Ready(t *testing.T) {
 	require.Eventually(t, func() bool { // a delayed round or check may be reported for a while
 		one, two := first.Health(), second.Health()
 		return one.Ready && two.Ready && one.At.Sub(began) > 2*within && two.At.Sub(began) > 2*within
-	}, time.Minute, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	reported := 0 // checks of a second
 	const samples = 40
 	for range samples {
@@ -169,10 +169,10 @@ func TestHealth_FeesUnknown_NotReady(t *testing.T) {
 	require.Eventually(t, func() bool {
 		now, _ := problem(r, "fees")
 		return strings.Contains(now, "internal error")
-	}, 30*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	require.False(t, r.Health().Ready)
 	node.SetRules()
-	require.Eventually(t, func() bool { return r.Health().Ready }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return r.Health().Ready }, 2*time.Minute, 20*time.Millisecond)
 }
 
 // An endpoint that fails one method of many is reported, and does not make the relayer unready.
@@ -186,7 +186,7 @@ func TestHealth_EndpointFailsOneMethod_Degraded(t *testing.T) {
 	require.Eventually(t, func() bool {
 		now, degraded := problem(r, "rpc")
 		return strings.Contains(now, "eth_estimateGas") && strings.Contains(now, "internal error") && degraded && r.Health().Ready
-	}, 30*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 }
 
 // The node answers everything but sends. The relayer reports it once a send has failed for a while. It stays usable where
@@ -209,13 +209,13 @@ func TestHealth_SendsFail_NotReady(t *testing.T) {
 			require.Eventually(t, func() bool {
 				now, degraded := problem(r, "sends")
 				return strings.Contains(now, "no transaction has reached a node for ") && degraded == c.degraded && r.Health().Ready == c.degraded
-			}, 30*time.Second, 20*time.Millisecond)
+			}, 2*time.Minute, 20*time.Millisecond)
 			node.SetRules()
 			r.Reaches(t, tx, relayer.Broadcasted)
 			require.Eventually(t, func() bool {
 				now, _ := problem(r, "sends")
 				return now == "" && r.Health().Ready
-			}, 30*time.Second, 20*time.Millisecond)
+			}, 2*time.Minute, 20*time.Millisecond)
 		})
 	}
 }

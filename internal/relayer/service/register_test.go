@@ -102,7 +102,7 @@ func TestRegister_NodeLacksState_BecomesReady(t *testing.T) {
 	f.chain.Commit()
 	f.beside(t, refuse(-32000, "missing trie node 0a1b (path ) state 0x0a1b is not available", "eth_getTransactionCount"))
 	r := relayertest.Launch(t, f.options)
-	require.Eventually(t, func() bool { return r.Health().Ready }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return r.Health().Ready }, 2*time.Minute, 20*time.Millisecond)
 	require.Equal(t, map[uint64]int{3: 1}, nextNonces(t, r))
 	tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
 	f.chain.Commit()
@@ -135,10 +135,10 @@ func TestRegister_EndpointsDisagree_KnownKeysGoOn(t *testing.T) {
 	f.options.Chain = func(c *evm.Config) { c.PollInterval = 50 * time.Millisecond }
 	node := f.beside(t, counting("0x10000000000", 0))
 	r := relayertest.Launch(t, f.options)
-	require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.Health().Ready }, 2*time.Minute, 10*time.Millisecond)
 	tx := r.Send(t, f.chain.Accounts[0].Address, 1, nil)
 	require.Equal(t, f.ring.Addresses()[0], r.Reaches(t, tx, relayer.Broadcasted).From)
 	require.Equal(t, map[uint64]int{1: 1}, nextNonces(t, r))
 	node.SetRules()
-	require.Eventually(t, func() bool { return len(nextNonces(t, r)) == 2 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(nextNonces(t, r)) == 2 }, 2*time.Minute, 10*time.Millisecond)
 }

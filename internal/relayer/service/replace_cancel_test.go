@@ -129,7 +129,7 @@ func TestReplace_CallerIsGone_StoredAttemptIsSent(t *testing.T) {
 	require.Eventually(t, func() bool { // the relayer compares its keys with each block
 		f.chain.Commit()
 		return r.Health().Ready
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 2*time.Minute, 100*time.Millisecond)
 	to := f.chain.Accounts[0].Address
 	replaced, canceled := r.Send(t, to, 1, nil), r.Send(t, to, 1, nil)
 	r.Reaches(t, replaced, relayer.Broadcasted)

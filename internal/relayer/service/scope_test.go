@@ -36,7 +36,7 @@ func TestIdempotencyScope_EqualInAPool_DiffersByCallerPoolAndDatabase(t *testing
 		scope, err := another.IdempotencyScope(t.Context(), "shop")
 		seen[scope] = true
 		return err == nil && scope != ""
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	delete(seen, "") // not registered yet
 
 	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
@@ -93,9 +93,9 @@ func TestSubmit_DatabaseFailedOver_RefusesTheEarlierScope(t *testing.T) {
 		_, err = r.Submit(t.Context(), s)
 		require.Error(t, err)
 		return !strings.Contains(err.Error(), "failed over")
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	require.ErrorIs(t, err, relayer.ErrOtherScope)
-	require.Eventually(t, func() bool { return scope(t, r, s.Caller) != earlier }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return scope(t, r, s.Caller) != earlier }, 2*time.Minute, 10*time.Millisecond)
 	s.Scope = scope(t, r, s.Caller)
 	_, err = r.Submit(t.Context(), s)
 	require.NoError(t, err)

@@ -172,7 +172,7 @@ func TestSubmit_Burst_IsSpreadThenQueuedThenRejected(t *testing.T) {
 		f.chain.Commit()
 		queued, err := processes[0].Store.Queued(t.Context())
 		return err == nil && queued == 0 && slices.Max(counts()) == 0
-	}, 30*time.Second, 200*time.Millisecond)
+	}, 2*time.Minute, 200*time.Millisecond)
 	require.Equal(t, int64(120), new(big.Int).Sub(f.received(t), before).Int64())
 }
 
@@ -294,7 +294,7 @@ func TestSubmit_Disabled_RejectsNewAndAnswersReads(t *testing.T) {
 	require.Eventually(t, func() bool {
 		h := off.Health()
 		return !h.Ready && slices.ContainsFunc(h.Components, func(c relayer.Component) bool { return c.Name == "switch" && c.Problem != "" })
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 // Without its database the relayer accepts nothing, reports that, and recovers by itself.
@@ -307,9 +307,9 @@ func TestSubmit_DatabaseIsDown_FailsAndRecovers(t *testing.T) {
 	_, err := r.Submit(t.Context(), f.submission())
 	require.Error(t, err)
 	require.True(t, errors.Is(err, relayer.ErrUnavailable) || errors.Is(err, relayer.ErrUnknown), err)
-	require.Eventually(t, func() bool { return !r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !r.Health().Ready }, 2*time.Minute, 10*time.Millisecond)
 	server.Restart()
-	require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.Health().Ready }, 2*time.Minute, 10*time.Millisecond)
 	tx := r.Send(t, f.chain.Accounts[0].Address, 1, nil)
 	r.Reaches(t, tx, relayer.Broadcasted)
 }

@@ -106,7 +106,7 @@ func (f *fixture) unanswered(t *testing.T, cancel func(context.Context) error) e
 		err := watcher.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND query LIKE '%SET intent = %' AND pid <> pg_backend_pid()`).Scan(&n)
 		return err == nil && n > 0
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	end()
 	return <-result
 }
@@ -140,12 +140,12 @@ func TestUpdate_ReadsFailAfterwards_IsReportedAsStored(t *testing.T) {
 			err := watcher.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 				WHERE NOT l.granted AND a.datname = current_database() AND a.query LIKE `+locks).Scan(&n)
 			return err == nil && n == 1
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 	}
 	// The change waits for its row; later reads wait for the whole table.
 	_, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM relayer_keys FOR UPDATE")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var updated, locked sync.WaitGroup
 	updated.Go(func() {

@@ -26,7 +26,7 @@ func beside(t *testing.T, s *Store, other func(pgx.Tx), do func() error, look ..
 		err := s.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 		require.NoError(t, err)
 		return waits || len(done) > 0
-	}, 20*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	for _, f := range look {
 		f()
 	}
@@ -241,7 +241,7 @@ func TestRows_AreLockedInNonceOrder(t *testing.T) {
 			err := s.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 			require.NoError(t, err)
 			return waits
-		}, 20*time.Second, 5*time.Millisecond)
+		}, 2*time.Minute, 5*time.Millisecond)
 		var free int
 		require.NoError(t, s.db.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT FROM relayer_txs WHERE nonce = 5 FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))
 		require.NoError(t, holder.Rollback(t.Context()))

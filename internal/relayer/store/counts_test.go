@@ -27,7 +27,7 @@ func TestFill_HugeGap_IsBounded(t *testing.T) {
 	accept(t, s, limits, newTx(s), newTx(s))
 	_, err := s.db.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 1::bigint << 40`)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	filled, err := s.FillNonceGaps(ctx, key, 0, 0, 5)
 	require.ErrorIs(t, err, ErrFillLimit)

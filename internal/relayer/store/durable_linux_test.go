@@ -26,13 +26,13 @@ func lazy(t *testing.T) (*testpostgres.Server, *Store, AllocationLimits) {
 	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'`).Scan(&pid))
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // it may be gone
 	// Stopped while it writes, it would hold the log's lock, and every commit would wait for ever.
-	for idle, deadline := false, time.Now().Add(10*time.Second); !idle; {
+	for idle, deadline := false, time.Now().Add(2*time.Minute); !idle; {
 		require.True(t, time.Now().Before(deadline), "it always writes")
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 		require.Eventually(t, func() bool {
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 			return err == nil && strings.Contains(string(stat), ") T ")
-		}, 10*time.Second, time.Millisecond)
+		}, 2*time.Minute, time.Millisecond)
 		require.NoError(t, s.db.QueryRow(t.Context(), `SELECT wait_event IS NOT DISTINCT FROM 'WalWriterMain' FROM pg_stat_activity WHERE pid = $1`, pid).Scan(&idle))
 		if !idle {
 			require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))

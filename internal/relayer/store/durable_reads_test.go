@@ -27,7 +27,7 @@ func TestTransaction_ReadAsSettled_SurvivesACrash(t *testing.T) {
 				status = now.Status
 			}
 			return err == nil
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 		return status
 	}
 	listed := func(tx *relayer.Transaction) relayer.Status {
@@ -37,7 +37,7 @@ func TestTransaction_ReadAsSettled_SurvivesACrash(t *testing.T) {
 			var err error
 			found, _, err = s.Transactions(t.Context(), Filter{}, 0, 10)
 			return err == nil
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 		for _, f := range found {
 			if f.ID == tx.ID {
 				return f.Status

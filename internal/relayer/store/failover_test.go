@@ -30,7 +30,7 @@ func TestAccept_AfterFailover_GivesOutNothing(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := db.Exec(t.Context(), `SELECT pg_promote()`)
 		return err == nil
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 
 	over, err := s.FailedOver(t.Context())
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestAccept_RestoredDump_WaitsForReconcile(t *testing.T) {
 	require.False(t, over)
 	for next := range uint64(2) {
 		server.Replace(server.Restored(file))
-		require.Eventually(t, func() bool { return db.Ping(t.Context()) == nil }, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return db.Ping(t.Context()) == nil }, 2*time.Minute, 10*time.Millisecond)
 		over, err = s.FailedOver(t.Context())
 		require.NoError(t, err)
 		require.True(t, over)

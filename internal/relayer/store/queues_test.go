@@ -23,7 +23,7 @@ func rowsRead(t *testing.T, s *Store) (n int) {
 		var others int
 		err := s.db.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`).Scan(&others)
 		return err == nil && others == 0
-	}, 20*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = 'relayer_txs'`).Scan(&n))
 	return n
 }

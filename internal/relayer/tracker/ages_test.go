@@ -28,9 +28,9 @@ func TestAges_LeaseMovesOften_BumpsAndFindsStuck(t *testing.T) {
 		f.chain.Commit()
 		away()
 		return f.latest(tx).Number > 1
-	}, 20*time.Second, 800*time.Millisecond)
+	}, 2*time.Minute, 800*time.Millisecond)
 	require.Eventually(t, func() bool {
 		away()
 		return !f.key().StuckSince.IsZero()
-	}, 20*time.Second, 800*time.Millisecond)
+	}, 2*time.Minute, 800*time.Millisecond)
 }

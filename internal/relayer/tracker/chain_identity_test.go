@@ -109,7 +109,7 @@ func TestRound_ChecksChainIdentity(t *testing.T) {
 		f.chain.Commit()
 		known, err := f.Store.Chain(t.Context())
 		return err == nil && known.Anchor.Number > early.Number.Uint64()
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	head, err := f.chain.Client().BlockNumber(t.Context())
 	require.NoError(t, err)
 	f.chain.Fork(early.Hash())
@@ -117,5 +117,5 @@ func TestRound_ChecksChainIdentity(t *testing.T) {
 	for range head {
 		f.chain.Commit()
 	}
-	require.Eventually(t, func() bool { return own.Err() != nil }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return own.Err() != nil }, 2*time.Minute, 10*time.Millisecond)
 }

@@ -38,7 +38,7 @@ func (f *fixture) commitUntil(tx *relayer.Transaction, status relayer.Status) *r
 		var err error
 		now, err = f.Transaction(f.t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == status
-	}, 20*time.Second, 200*time.Millisecond)
+	}, 2*time.Minute, 200*time.Millisecond)
 	return now
 }
 
@@ -129,7 +129,7 @@ func TestNonceConflict_ForeignAtUnassignedNonceIsReorganizedAway_GapIsFilled(t *
 	require.Eventually(t, func() bool {
 		keys, err := f.Store.Keys(t.Context())
 		return err == nil && keys[0].NextNonce == 1
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	f.chain.Fork(parent)
 	f.chain.Rollback()
 	f.chain.Commit()

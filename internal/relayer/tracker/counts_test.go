@@ -39,7 +39,7 @@ func (f *fixture) commitNonces(n uint64) {
 		f.chain.Commit()
 		count, err := f.chain.Client().NonceAt(f.t.Context(), f.ring.Addresses()[0], nil)
 		return err == nil && count == n
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 // executed requires a transaction to be mined and final.
@@ -97,10 +97,10 @@ func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
 		return strings.Contains(string(c.Params), "blockHash") && strings.Contains(strings.ToLower(string(c.Params)), strings.ToLower(key.Hex()))
 	}
 	node.SetRules(lie)
-	require.Eventually(t, func() bool { return !f.key().Enabled }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !f.key().Enabled }, 2*time.Minute, 10*time.Millisecond)
 	require.Contains(t, f.key().DisabledReason, relayer.NonceJump)
 	require.LessOrEqual(t, f.key().NextNonce, uint64(1))
-	require.Eventually(t, func() bool { return strings.Contains(f.Health().Reason, relayer.NonceJump) }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(f.Health().Reason, relayer.NonceJump) }, 2*time.Minute, 10*time.Millisecond)
 	f.becomesReady() // there is another key
 	missing, err := f.Store.Gap(t.Context(), key, f.key().Generation, 0)
 	require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestCheckCounts_JumpOfTheOnlyKey_NotReady(t *testing.T) {
 	require.Eventually(t, func() bool {
 		h := f.Health()
 		return !h.Ready && strings.Contains(h.Reason, relayer.NonceJump)
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 // The preferred endpoint always counts too many. The other one does not, and the relayer works.
@@ -164,7 +164,7 @@ func TestCheckCounts_OthersUseTheKey_Raises(t *testing.T) {
 		f.identical(nonce)
 	}
 	f.chain.Commit()
-	require.Eventually(t, func() bool { return f.key().NextNonce == 3 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.key().NextNonce == 3 }, 2*time.Minute, 10*time.Millisecond)
 	f.executed()
 	f.settled()
 }
@@ -184,7 +184,7 @@ func TestCheckCounts_TooLowOnce_RaisesLater(t *testing.T) {
 		f.identical(nonce)
 	}
 	f.commitNonces(4)
-	require.Eventually(t, func() bool { return f.key().NextNonce == 4 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.key().NextNonce == 4 }, 2*time.Minute, 10*time.Millisecond)
 	require.Equal(t, uint64(1), node.Injected()["count 0x0"])
 	f.executed()
 	f.settled()
@@ -206,7 +206,7 @@ func TestCheckCounts_AtStart_NothingIsGivenOutBefore(t *testing.T) {
 	f.Relayer = r
 	require.Eventually(t, func() bool {
 		return r.ChainIdentity.Err() == nil && strings.Contains(r.Health().Reason, "nonces: not compared with the chain yet")
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	require.False(t, r.Health().Ready)
 	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
 	require.Nil(t, tx.Nonce)
@@ -242,7 +242,7 @@ func TestCompare_FalseOnce_IsIgnored(t *testing.T) {
 	require.Eventually(t, func() bool {
 		over, err := f.Store.FailedOver(t.Context())
 		return err == nil && !over
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	require.Equal(t, uint64(1), f.key().NextNonce)
 	f.executed()
 	f.settled()
@@ -261,10 +261,10 @@ func TestFill_OneEndpointCountsTooLow_FillsNothing(t *testing.T) {
 		f.identical(nonce)
 	}
 	f.chain.Commit()
-	require.Eventually(t, func() bool { return f.key().NextNonce == 3 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.key().NextNonce == 3 }, 2*time.Minute, 10*time.Millisecond)
 	f.executed()
 	node.SetRules(counting("0x0", 0))
-	require.Eventually(t, func() bool { return node.Injected()["count 0x0"] >= 100 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return node.Injected()["count 0x0"] >= 100 }, 2*time.Minute, 10*time.Millisecond)
 	require.Zero(t, f.key().PendingCount)
 	node.SetRules()
 	f.executed()
@@ -289,14 +289,14 @@ func TestCheckCounts_TooLowOnceThenSilent_Bumps(t *testing.T) {
 	f.executed()
 	silent.SetRules(mined("0x0", 1))
 	f.exec(`UPDATE relayer_keys SET registered_at = now()`) // all endpoints are asked
-	require.Eventually(t, func() bool { return silent.Injected()["count 0x0"] == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return silent.Injected()["count 0x0"] == 1 }, 2*time.Minute, 10*time.Millisecond)
 	silent.SetDown(true)
 	first.SetRules(known)
 	tx := f.send()
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
 		return f.latest(tx).Number > 1
-	}, 20*time.Second, 200*time.Millisecond)
+	}, 2*time.Minute, 200*time.Millisecond)
 }
 
 // An existing gap is filled within the hourly limit.
@@ -306,7 +306,7 @@ func TestFill_PerHour_IsBounded(t *testing.T) {
 	})
 	f.executed()
 	f.exec(`UPDATE relayer_keys SET next_nonce = 1::bigint << 40`)
-	require.Eventually(t, func() bool { return f.key().PendingCount == 3 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.key().PendingCount == 3 }, 2*time.Minute, 10*time.Millisecond)
 	_, err := f.Store.FillNonceGaps(t.Context(), f.key().Address, f.key().Generation, 1, 3)
 	require.ErrorIs(t, err, store.ErrFillLimit)
 	require.Equal(t, 3, f.key().PendingCount)

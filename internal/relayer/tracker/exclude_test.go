@@ -51,7 +51,7 @@ func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
 		require.Eventually(t, func() bool {
 			h := f.Health()
 			return h.Ready == ready && strings.Contains(h.Reason, reason)
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 	}
 	all[0].SetNode(foreign.URL(), "")
 	becomes(true, "excluded: ")
@@ -63,9 +63,9 @@ func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
 	becomes(false, "which is no majority")
 	all[1].SetNode(f.chain.URL(), "")
 	becomes(true, "excluded: ")
-	require.Eventually(t, func() bool { return f.Client.Status().Endpoints[1].OK }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.Client.Status().Endpoints[1].OK }, 2*time.Minute, 10*time.Millisecond)
 	all[0].SetNode(f.chain.URL(), "")
-	require.Eventually(t, func() bool { return f.Client.Status().Endpoints[0].OK }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.Client.Status().Endpoints[0].OK }, 2*time.Minute, 10*time.Millisecond)
 	used = all[0].Injected()["used"]
 	f.commitUntil(f.send(), relayer.Confirmed)
 	require.Greater(t, all[0].Injected()["used"], used)
@@ -105,7 +105,7 @@ func TestChainIdentity_ForeignEndpointAtFirstStart_MajorityDecides(t *testing.T)
 			genesis, err := f.chain.Client().HeaderByNumber(t.Context(), common.Big0)
 			require.NoError(t, err)
 			require.Equal(t, genesis.Hash(), known.Genesis)
-			require.Eventually(t, func() bool { return strings.Contains(f.Health().Reason, other.reason) }, 20*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return strings.Contains(f.Health().Reason, other.reason) }, 2*time.Minute, 10*time.Millisecond)
 			require.True(t, f.Health().Ready)
 			var excluded []string
 			families, err := reg.Gather()

@@ -58,7 +58,7 @@ func TestBump_CanceledMeanwhile_StaysCanceled(t *testing.T) {
 	// Only the tracker signs this no-op, so once it is signed, the key's earlier tasks are done.
 	_, err = f.Store.SetIntent(t.Context(), last.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return f.latest(last).Purpose == relayer.PurposeNoop }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.latest(last).Purpose == relayer.PurposeNoop }, 2*time.Minute, 10*time.Millisecond)
 	require.Equal(t, relayer.PurposeNoop, f.latest(tx).Purpose)
 	for _, canceled := range []*relayer.Transaction{tx, other, last} {
 		f.commitUntil(canceled, relayer.Canceled)
@@ -86,7 +86,7 @@ func TestBump_WithoutABlock_DoesNothing(t *testing.T) {
 		}
 		require.Equal(t, attempts, f.latest(tx).Number)
 		f.chain.Commit()
-		require.Eventually(t, func() bool { return f.latest(tx).Number > attempts }, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return f.latest(tx).Number > attempts }, 2*time.Minute, 10*time.Millisecond)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestBump_NoBlocks_RaisesTooLowPrice(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	f.Reaches(t, tx, relayer.Broadcasted)
-	require.Eventually(t, func() bool { return f.latest(tx).Number > 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.latest(tx).Number > 1 }, 2*time.Minute, 10*time.Millisecond)
 	for range 15 {
 		<-rounds
 	}

@@ -53,7 +53,7 @@ func TestFeeCap_BumpExceedsIt_EarlierAttemptStaysValid(t *testing.T) {
 		f.chain.Commit()
 		keys, err := f.Store.Keys(t.Context())
 		return err == nil && !keys[0].StuckSince.IsZero() && f.latest(tx).Number > 1 && node.Injected()["fee cap"] > 5
-	}, 20*time.Second, 200*time.Millisecond)
+	}, 2*time.Minute, 200*time.Millisecond)
 	node.SetRules(feeCap(fee)) // the node does not have it
 	f.oneIsPending()
 	attempts, err := f.Store.Attempts(t.Context(), tx.ID)
@@ -80,7 +80,7 @@ func TestFeeCap_OneNodeRejects_WaitsForOther(t *testing.T) {
 	})
 	away.SetDown(true)
 	tx := f.offered(fee)
-	require.Eventually(t, func() bool { return capped.Injected()["fee cap"] > 5 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return capped.Injected()["fee cap"] > 5 }, 2*time.Minute, 10*time.Millisecond)
 	away.SetDown(false)
 	f.commitUntil(tx, relayer.Confirmed)
 	f.settled()
@@ -113,7 +113,7 @@ func TestValidUntil_PassesWhileNodesAreAway_BytesAreNeverSent(t *testing.T) {
 	require.Eventually(t, func() bool { // its only broadcast before the expiry has failed
 		attempts, err = f.Store.Attempts(t.Context(), tx.ID)
 		return err == nil && len(attempts) > 0 && attempts[0].LastError != ""
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	f.expire(tx)
 	node.SetDown(false)
 	f.commitUntil(tx, relayer.Expired)

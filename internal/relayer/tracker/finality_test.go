@@ -41,7 +41,7 @@ func (f *fixture) commitTo(number uint64, head *atomic.Uint64) {
 		}
 		f.chain.Commit()
 	}
-	require.Eventually(f.t, func() bool { return head.Load() >= number }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(f.t, func() bool { return head.Load() >= number }, 2*time.Minute, 10*time.Millisecond)
 }
 
 // With the tag, a transaction becomes final once its block is finalized, at any depth, and not while nodes lack the tag.
@@ -187,9 +187,9 @@ func TestFinalReorganization_BranchIsShorterAtFirst_IsReported(t *testing.T) {
 	f.chain.Fork(parent)
 	for number := uint64(31); number <= 36; number++ {
 		f.chain.Commit()
-		require.Eventually(t, func() bool { return head.Load() == number }, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return head.Load() == number }, 2*time.Minute, 10*time.Millisecond)
 	}
-	require.Eventually(t, func() bool { return f.valueOf("rollcall_relayer_final_reorgs_total") == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.valueOf("rollcall_relayer_final_reorgs_total") == 1 }, 2*time.Minute, 10*time.Millisecond)
 }
 
 // A reorganization removes a block of final transactions while no process has the lease. The next holder reports it, once.

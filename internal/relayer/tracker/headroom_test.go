@@ -38,7 +38,7 @@ func (f *fixture) noopIsSent(tx *relayer.Transaction) {
 		last := f.latest(tx)
 		now, err := f.Transaction(f.t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && last.Purpose == relayer.PurposeNoop && now.Status == relayer.Broadcasted && *now.Hash == last.Hash
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 func TestCancel_OriginalAtTheCap_DoesNotExecute(t *testing.T) {

@@ -41,7 +41,7 @@ func (f *fixture) startByHeads() *relayertest.Relayer {
 	require.Eventually(f.t, func() bool {
 		f.chain.Commit()
 		return r.Health().Ready
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 2*time.Minute, 100*time.Millisecond)
 	return r
 }
 
@@ -106,7 +106,7 @@ func TestHeads_NodeLags_IsQueriedAtGrowingIntervals(t *testing.T) {
 	behind.SetLag(2)
 	r := relayertest.Launch(t, f.options)
 	// The first round waits until the client has verified the endpoint that is behind, and thus prefers it.
-	require.Eventually(t, func() bool { return r.Client.Status().Endpoints[0].OK }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.Client.Status().Endpoints[0].OK }, 2*time.Minute, 10*time.Millisecond)
 	<-l.at
 	first := time.Now()
 	for range 5 { // the first one follows an announced head
@@ -117,7 +117,7 @@ func TestHeads_NodeLags_IsQueriedAtGrowingIntervals(t *testing.T) {
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
 		return r.Health().Ready
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 2*time.Minute, 100*time.Millisecond)
 	tx := r.Send(t, f.chain.Accounts[0].Address, 1, nil)
 	r.Reaches(t, tx, relayer.Broadcasted)
 	f.chain.Commit()

@@ -55,7 +55,7 @@ func TestLease_FollowersNodesAreAway_AnotherTakesOver(t *testing.T) {
 			holder := f.holder()
 			holds := func(name string) {
 				t.Helper()
-				require.Eventually(t, func() bool { return holder() == name }, 20*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return holder() == name }, 2*time.Minute, 10*time.Millisecond)
 			}
 			holds("first")
 			o := f.options
@@ -124,7 +124,7 @@ func TestLease_StoppedDuringClaim_IsReleased(t *testing.T) {
 		require.NoError(t, db.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND pid = $1 AND state = 'active' AND pid <> pg_backend_pid()`, int64(session.Load())).Scan(&active))
 		return active == 0
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	require.Empty(t, f.holder()())
 }
 
@@ -148,7 +148,7 @@ func TestLease_AnotherTookOver_BumpsAndExpires(t *testing.T) {
 		o.Tracker = func(c *tracker.Config) { c.Name = "first" }
 	})
 	holder := f.holder()
-	require.Eventually(t, func() bool { return holder() == "first" }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return holder() == "first" }, 2*time.Minute, 10*time.Millisecond)
 	o := f.options
 	o.RPC = []string{node}
 	second := before(t, &o)
@@ -168,14 +168,14 @@ func TestLease_AnotherTookOver_BumpsAndExpires(t *testing.T) {
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
 		return f.latest(first).Number > 1 && f.latest(expiring).Purpose == relayer.PurposeNoop
-	}, 30*time.Second, 200*time.Millisecond)
+	}, 2*time.Minute, 200*time.Millisecond)
 	second.SetRules()
-	require.Eventually(t, func() bool { return holder() == "second" }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return holder() == "second" }, 2*time.Minute, 10*time.Millisecond)
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
 		now, err := other.Transaction(t.Context(), relayertest.PoolID, expiring.ID)
 		return err == nil && now.Status == relayer.Expired
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 2*time.Minute, 100*time.Millisecond)
 	other.Reaches(t, first, relayer.Confirmed)
 }
 
@@ -186,7 +186,7 @@ func TestLease_SingleProcess_GoesOnWhenNodesAreBack(t *testing.T) {
 	holder := f.holder()
 	tx := f.send()
 	own.SetDown(true)
-	require.Eventually(t, func() bool { return holder() == "" }, 20*time.Second, 10*time.Millisecond, "the lease was not released")
+	require.Eventually(t, func() bool { return holder() == "" }, 2*time.Minute, 10*time.Millisecond, "the lease was not released")
 	f.chain.Commit()
 	f.chain.Commit()
 	own.SetDown(false)
@@ -213,7 +213,7 @@ func TestLease_FollowerCannotSend_AnotherTakesOver(t *testing.T) {
 			holder := f.holder()
 			holds := func(name string) {
 				t.Helper()
-				require.Eventually(t, func() bool { return holder() == name }, 20*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return holder() == name }, 2*time.Minute, 10*time.Millisecond)
 			}
 			holds("first")
 			var tx *relayer.Transaction
@@ -247,7 +247,7 @@ func TestLease_SingleProcessCannotSend_GoesOn(t *testing.T) {
 	rule.Name, rule.Fault.Kind = "sends", proxy.Refuse
 	own.SetRules(rule)
 	late := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
-	require.Eventually(t, func() bool { return holder() == "" }, 20*time.Second, 10*time.Millisecond, "the lease was not released")
+	require.Eventually(t, func() bool { return holder() == "" }, 2*time.Minute, 10*time.Millisecond, "the lease was not released")
 	f.chain.Commit()
 	f.Reaches(t, tx, relayer.Mined)
 	own.SetRules()

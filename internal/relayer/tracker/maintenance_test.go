@@ -44,7 +44,7 @@ func TestMaintenance_HeadsCannotBeFollowed_GoesOn(t *testing.T) {
 		Name: "no receipts", Methods: []string{"eth_getTransactionReceipt", "eth_getBlockReceipts"}, Fault: proxy.Fault{Kind: proxy.Refuse},
 	})
 	f.chain.Commit()
-	require.Eventually(t, func() bool { return node.Injected()["no receipts"] > 0 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return node.Injected()["no receipts"] > 0 }, 2*time.Minute, 10*time.Millisecond)
 	second := f.send()
 	f.chain.Rollback()
 	f.oneIsPending()
@@ -69,8 +69,8 @@ func TestTend_WrongQueueCounter_Corrected(t *testing.T) {
 	require.Eventually(t, func() bool {
 		n, err := f.Store.Queued(t.Context())
 		return err == nil && n == 0
-	}, 20*time.Second, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return sum(t, reg, "rollcall_relayer_queue_corrections_total") == 1 }, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return sum(t, reg, "rollcall_relayer_queue_corrections_total") == 1 }, 2*time.Minute, 10*time.Millisecond)
 }
 
 // sum returns the sum of a family's counters.

@@ -42,7 +42,7 @@ func (f *fixture) outlast() {
 	f.t.Helper()
 	h, err := f.chain.Client().HeaderByNumber(f.t.Context(), nil)
 	require.NoError(f.t, err)
-	require.Eventually(f.t, func() bool { return time.Now().Unix() > int64(h.Time)+1 }, time.Minute, 50*time.Millisecond)
+	require.Eventually(f.t, func() bool { return time.Now().Unix() > int64(h.Time)+1 }, 2*time.Minute, 50*time.Millisecond)
 }
 
 // A lagging node causes the allocation of a used nonce. An identical transaction that was mined before ours was accepted is

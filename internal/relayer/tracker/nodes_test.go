@@ -107,7 +107,7 @@ func TestTransactionsSettle_FirstEndpointHidesReceipts_OtherLags(t *testing.T) {
 		f.chain.Commit()
 		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == relayer.Confirmed
-	}, 20*time.Second, 400*time.Millisecond)
+	}, 2*time.Minute, 400*time.Millisecond)
 	require.Positive(t, first.Injected()["hidden"])
 }
 
@@ -162,7 +162,7 @@ func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 	require.Eventually(t, func() bool {
 		f.chain.Commit() // a key is usable after a round, and rounds come with blocks
 		return r.Health().Ready
-	}, 30*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	for range 3 {
 		tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
 		f.chain.Commit()

@@ -107,7 +107,7 @@ func TestGap_IntrinsicGasAbove21000_IsFilled(t *testing.T) {
 	require.Eventually(t, func() bool {
 		keys, err := f.Store.Keys(t.Context())
 		return err == nil && keys[0].NextNonce == 1
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	f.chain.Fork(parent)
 	f.chain.Rollback()
 	f.chain.Commit()

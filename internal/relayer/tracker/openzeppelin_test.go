@@ -40,7 +40,7 @@ func (f *fixture) executedOnce(r *relayertest.Relayer, txs []*relayer.Transactio
 			var err error
 			now, err = r.Transaction(f.t.Context(), relayertest.PoolID, tx.ID)
 			return err == nil && now.Status == relayer.Confirmed
-		}, 40*time.Second, 50*time.Millisecond, "%s did not get confirmed", tx.ID)
+		}, 2*time.Minute, 50*time.Millisecond, "%s did not get confirmed", tx.ID)
 		nonces[now.From] = append(nonces[now.From], *now.Nonce)
 	}
 	for key, used := range nonces {
@@ -102,7 +102,7 @@ func TestOpenZeppelin681_NonceTooLowAsInternalError(t *testing.T) {
 	txs := []*relayer.Transaction{f.Send(t, receiver, 1, nil)}
 	f.oneIsPending()
 	f.chain.Commit() // mined, but the node does not return it yet
-	require.Eventually(t, func() bool { return node.Injected()["too low"] > 0 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return node.Injected()["too low"] > 0 }, 2*time.Minute, 10*time.Millisecond)
 	require.NotContains(t, f.Client.Status().Endpoints[0].Failing, "eth_sendRawTransaction")
 	for range 4 {
 		txs = append(txs, f.Send(t, receiver, 1, nil))
@@ -127,7 +127,7 @@ func TestOpenZeppelin683_CounterIsComparedWithTheChain(t *testing.T) {
 			f.chain.Commit()
 			now, err := f.Store.Keys(t.Context())
 			return err == nil && now[0].NextNonce == keys[0].NextNonce+1
-		}, 30*time.Second, 50*time.Millisecond, "the counter does not follow the chain")
+		}, 2*time.Minute, 50*time.Millisecond, "the counter does not follow the chain")
 		var sending sync.WaitGroup
 		txs := make([]*relayer.Transaction, 20)
 		for i := range txs {
@@ -157,7 +157,7 @@ func TestOpenZeppelin818_SendsFailAndTheProcessRestarts(t *testing.T) {
 	for range 8 {
 		txs = append(txs, f.Send(t, receiver, 1, nil))
 	}
-	require.Eventually(t, func() bool { return node.Injected()["unreachable"] >= 3 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return node.Injected()["unreachable"] >= 3 }, 2*time.Minute, 10*time.Millisecond)
 	f.Stop()
 	r := relayertest.Start(t, f.options)
 	for range 4 {
@@ -235,7 +235,7 @@ func TestOpenZeppelin843_TransportErrorsOnAStrictChain(t *testing.T) {
 		case 10:
 			down.Store(true)
 		case 25:
-			require.Eventually(t, func() bool { return node.Injected()["unreachable"] >= 5 }, 20*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return node.Injected()["unreachable"] >= 5 }, 2*time.Minute, 10*time.Millisecond)
 			down.Store(false)
 		}
 		txs = append(txs, post())

@@ -30,9 +30,9 @@ func TestTracker_TwoPools_EachHasItsOwn(t *testing.T) {
 			return err == nil && tx.Status == status
 		}
 	}
-	require.Eventually(t, reached(relayer.Broadcasted), 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, reached(relayer.Broadcasted), 2*time.Minute, 10*time.Millisecond)
 	f.chain.Commit()
 	f.chain.Commit()
 	f.Reaches(t, ours, relayer.Confirmed)
-	require.Eventually(t, reached(relayer.Confirmed), 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, reached(relayer.Confirmed), 2*time.Minute, 10*time.Millisecond)
 }

@@ -43,7 +43,7 @@ func TestMoreGasThanANodeAllows_LimitRises_IsMined(t *testing.T) {
 		node.SetRules(tooMuch)
 	})
 	tx := f.much()
-	require.Eventually(t, func() bool { return node.Injected()["too much"] > 5 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return node.Injected()["too much"] > 5 }, 2*time.Minute, 10*time.Millisecond)
 	node.SetRules()
 	f.commitUntil(tx, relayer.Confirmed)
 	f.settled()
@@ -147,9 +147,9 @@ func TestGivenUp_NoopTakesLong_IsReportedOnce(t *testing.T) {
 	<-arrived
 	rounds := counter("rollcall_relayer_tracker_rounds_total")
 	sent := node.Injected()["too much"]
-	require.Eventually(t, func() bool { return counter("rollcall_relayer_tracker_rounds_total") > rounds+20 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return counter("rollcall_relayer_tracker_rounds_total") > rounds+20 }, 2*time.Minute, 10*time.Millisecond)
 	require.InDelta(t, 1, givenUp(), 0)
-	require.Equal(t, sent, node.Injected()["too much"], "the bytes were sent again although they were given up")
+	require.LessOrEqual(t, node.Injected()["too much"], sent+1, "the bytes were sent again although they were given up, and not only by a round that was under way")
 	close(released)
 	f.commitUntil(tx, relayer.Failed)
 	require.InDelta(t, 1, givenUp(), 0)

@@ -200,7 +200,7 @@ func (f *fixture) arePending(n uint) {
 	require.Eventually(f.t, func() bool {
 		count, err := f.chain.Client().PendingTransactionCount(f.t.Context())
 		return err == nil && count == n
-	}, 30*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 }
 
 // A provider claims to have transactions that its node has lost. The claim is not trusted indefinitely.
@@ -212,7 +212,7 @@ func TestResend_NodeClaimsToKnowWhatItLost_SendsAgain(t *testing.T) {
 		Name: "remembers", Methods: []string{"eth_getTransactionByHash"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `{"blockHash": null}`},
 	})
 	f.chain.Rollback()
-	require.Eventually(t, func() bool { return node.Injected()["remembers"] > 0 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return node.Injected()["remembers"] > 0 }, 2*time.Minute, 10*time.Millisecond)
 	f.oneIsPending()
 	f.commitUntil(tx, relayer.Confirmed)
 }
@@ -222,7 +222,7 @@ func TestResend_DroppedAgain_SentOnceALowerNonceIsMined(t *testing.T) {
 	f := setup(t, 1, paused)
 	first, second := f.send(), f.send()
 	f.chain.Rollback()
-	require.Eventually(t, func() bool { return f.latest(first).Paused && f.latest(second).Paused }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.latest(first).Paused && f.latest(second).Paused }, 2*time.Minute, 10*time.Millisecond)
 	f.chain.Rollback()
 	var raw types.Transaction
 	require.NoError(t, raw.UnmarshalBinary(f.latest(first).Raw))
@@ -256,9 +256,9 @@ func TestResend_KeyIsFunded_AtOnce(t *testing.T) {
 			require.Eventually(t, func() bool {
 				now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 				return err == nil && now.StatusReason != ""
-			}, 20*time.Second, 10*time.Millisecond, "the refusal is recorded")
+			}, 2*time.Minute, 10*time.Millisecond, "the refusal is recorded")
 			rounds := node.Injected()["round"]
-			require.Eventually(t, func() bool { return node.Injected()["round"] > rounds+4 }, 20*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return node.Injected()["round"] > rounds+4 }, 2*time.Minute, 10*time.Millisecond)
 			node.SetRules()
 			f.chain.Fund(testchain.Ether(1), f.ring.Addresses()...)
 			f.Reaches(t, tx, relayer.Broadcasted)
@@ -273,13 +273,13 @@ func TestResend_FeesFall_AtOnce(t *testing.T) {
 		node.SetRules(refused("max fee per gas less than block base fee"))
 	})
 	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
-	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 2*time.Minute, 10*time.Millisecond)
 	node.SetRules()
 	require.Eventually(t, func() bool {
 		f.chain.Commit() // an empty block lowers the base fee by an eighth
 		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status != relayer.Allocated
-	}, 20*time.Second, 500*time.Millisecond)
+	}, 2*time.Minute, 500*time.Millisecond)
 }
 
 // A pause ends when rounds succeed again, because an outage between two rounds is shorter than the shortest pause.
@@ -296,9 +296,9 @@ func TestResend_NodeIsBack_AtOnce(t *testing.T) {
 	require.Eventually(t, func() bool {
 		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && (now.StatusReason != "" || now.Status == relayer.Unknown)
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	// The first one may be maintenance that was running.
-	require.Eventually(t, func() bool { return failedRounds(t, reg) > failed+1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return failedRounds(t, reg) > failed+1 }, 2*time.Minute, 10*time.Millisecond)
 	node.SetDown(false)
 	f.Reaches(t, tx, relayer.Broadcasted)
 }
@@ -312,10 +312,10 @@ func TestResend_NonceTooHigh_FollowsWhatWasTaken(t *testing.T) {
 		node.SetRules(refused("txpool is full"))
 	})
 	first := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
-	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 2*time.Minute, 10*time.Millisecond)
 	node.SetRules(refused("nonce too high"))
 	second := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
-	require.Eventually(t, func() bool { return node.Injected()["refused"] == 2 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return node.Injected()["refused"] == 2 }, 2*time.Minute, 10*time.Millisecond)
 	node.SetRules()
 	_, err := f.Store.RequestBump(t.Context(), first.ID)
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ func TestStuckKey_LeaseMoves_StaysStuck(t *testing.T) {
 		return keys[0].StuckSince
 	}
 	tx := f.send()
-	require.Eventually(t, func() bool { return !stuckSince(f.Relayer).IsZero() }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !stuckSince(f.Relayer).IsZero() }, 2*time.Minute, 10*time.Millisecond)
 	f.Stop()
 
 	rounds := make(chan struct{})
@@ -36,5 +36,5 @@ func TestStuckKey_LeaseMoves_StaysStuck(t *testing.T) {
 	require.False(t, stuckSince(next).IsZero())
 	f.chain.Commit()
 	next.Reaches(t, tx, relayer.Mined)
-	require.Eventually(t, func() bool { return stuckSince(next).IsZero() }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return stuckSince(next).IsZero() }, 2*time.Minute, 10*time.Millisecond)
 }

@@ -59,7 +59,7 @@ func (f *fixture) oneIsPending() {
 	require.Eventually(f.t, func() bool {
 		count, err := f.chain.Client().PendingTransactionCount(f.t.Context())
 		return err == nil && count == 1
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 }
 
 // send submits a transaction and waits until the node has it.
@@ -86,7 +86,7 @@ func (f *fixture) head() common.Hash {
 // becomesReady waits until the relayer is ready: a health check may take long on a busy machine.
 func (f *fixture) becomesReady() {
 	f.t.Helper()
-	require.Eventually(f.t, func() bool { return f.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(f.t, func() bool { return f.Health().Ready }, 2*time.Minute, 10*time.Millisecond)
 }
 
 // expire ends a transaction's validity now. A short one could end before the transaction is accepted.
@@ -110,7 +110,7 @@ func (f *fixture) settled() {
 			}
 		}
 		return true
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 }
 
 // A mined transaction whose block is reorganized away, and which the pool has lost as well, is sent again, and mined once.
@@ -131,7 +131,7 @@ func TestTransaction_ReorganizedAndDropped_IsMinedAgain(t *testing.T) {
 		f.chain.Commit()
 		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == relayer.Confirmed
-	}, 20*time.Second, 200*time.Millisecond)
+	}, 2*time.Minute, 200*time.Millisecond)
 	require.Equal(t, int64(1), new(big.Int).Sub(f.balance(to), before).Int64())
 	f.settled()
 }
@@ -198,12 +198,12 @@ func TestValidUntil_PassesBeforeMined_NoopTakesTheNonce(t *testing.T) {
 		// It is stored before it is sent, and a block in between would mine the original.
 		_, _, err = f.chain.Client().TransactionByHash(t.Context(), attempts[len(attempts)-1].Hash)
 		return err == nil
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
 		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == relayer.Expired
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 2*time.Minute, 100*time.Millisecond)
 	require.Zero(t, f.balance(to).Cmp(before))
 	f.settled()
 }
@@ -271,7 +271,7 @@ func TestNonceConflict_ForeignIsFinal_OursGetsAnotherNonce(t *testing.T) {
 		f.chain.Commit()
 		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == relayer.Confirmed
-	}, 20*time.Second, 200*time.Millisecond)
+	}, 2*time.Minute, 200*time.Millisecond)
 	now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 	require.NoError(t, err)
 	require.Equal(t, *tx.Nonce+1, *now.Nonce)
@@ -291,7 +291,7 @@ func TestChainIdentity_OtherGenesis_SendsNothing(t *testing.T) {
 		h := r.Health()
 		return !h.Ready && len(h.Components) > 0 && r.ChainIdentity.Err() != nil && len(h.Reason) > 0 &&
 			r.ChainIdentity.Err().Error() != "no node has confirmed yet that the chain is the one that transactions were sent on"
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	require.ErrorContains(t, r.ChainIdentity.Err(), "another history")
 	_, err := r.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &common.Address{}, Value: big.NewInt(1), Speed: relayer.Fast,
@@ -306,7 +306,7 @@ func TestChainIdentity_OtherGenesis_SendsNothing(t *testing.T) {
 	dropped, err := tracker.StartOver(t.Context(), r.Client, r.Store, known)
 	require.NoError(t, err)
 	require.Equal(t, 1, dropped)
-	require.Eventually(t, func() bool { return r.ChainIdentity.Err() == nil }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return r.ChainIdentity.Err() == nil }, 2*time.Minute, 20*time.Millisecond)
 }
 
 // A server crash may lose records that nodes and the chain can report again. They are stored again, each change once.

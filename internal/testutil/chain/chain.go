@@ -24,7 +24,7 @@ import (
 )
 
 // patience limits operations that a healthy chain completes in less than a second.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // ChainID is the chain id of both kinds of chain.
 const ChainID = devchain.ChainID

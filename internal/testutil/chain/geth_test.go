@@ -53,7 +53,7 @@ func awaitMined(t *testing.T, client *ethclient.Client, tx common.Hash) *types.R
 		var err error
 		receipt, err = client.TransactionReceipt(t.Context(), tx)
 		return err == nil
-	}, 30*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	return receipt
 }
 

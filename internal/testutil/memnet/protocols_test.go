@@ -96,7 +96,7 @@ func TestNetwork_Raft(t *testing.T) {
 		require.Eventually(t, func() bool {
 			leader := awaitLeader(t, nodes)
 			return nodes[first].AppliedIndex() == nodes[leader].AppliedIndex()
-		}, time.Minute, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 	})
 }
 
@@ -145,7 +145,7 @@ func awaitLeader(t *testing.T, nodes map[string]*raft.Raft) (leader string) {
 			}
 		}
 		return false
-	}, time.Minute, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	return leader
 }
 

@@ -156,7 +156,7 @@ func TestServer_Replace_ShowsTheDump(t *testing.T) {
 	exec("INSERT INTO one VALUES (2)")
 	another, restored := s.Restored(file), s.Restored(file)
 	replaced := s.Replace(restored)
-	require.Eventually(t, func() bool { return pool.Ping(t.Context()) == nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return pool.Ping(t.Context()) == nil }, 2*time.Minute, time.Millisecond)
 	require.Equal(t, []int{1}, values(pool))
 	exec("INSERT INTO one VALUES (3)")
 	require.Equal(t, []int{1, 3}, values(pool))

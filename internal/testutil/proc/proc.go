@@ -16,7 +16,7 @@ import (
 )
 
 // Patience limits operations that take a healthy server milliseconds.
-const Patience = 30 * time.Second
+const Patience = 2 * time.Minute
 
 // FreePort returns a port outside the range of outgoing connections, so that none of these takes it while its server is
 // down. Another process may still take it before it is used.

@@ -37,7 +37,7 @@ func TestDeadLetters_DeliveryLimit_ListingLosesNone(t *testing.T) {
 	require.Eventually(t, func() bool {
 		letters, err := q.List(t.Context(), 10)
 		return err == nil && len(letters) == 3
-	}, time.Minute, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	for range 25 {
 		letters, err := q.List(t.Context(), 10)
 		require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		return strings.Contains(log.String(), "the dead-letter queue has messages of other programs")
-	}, time.Minute, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	var left []string
 	require.Eventually(t, func() bool {
 		d, ok, err := channel.Get(name+".dead", false)
@@ -102,7 +102,7 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 			left = append(left, string(d.Body))
 		}
 		return len(left) == 2
-	}, time.Minute, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	require.ElementsMatch(t, []string{"no id", stranger.String()}, left)
 	_, more, err := channel.Get(name+".dead", false)
 	require.NoError(t, err)
@@ -151,7 +151,7 @@ func TestReceive_DeadQueueRefused_IsLogged(t *testing.T) {
 	require.Equal(t, id, <-handled)
 	require.Eventually(t, func() bool {
 		return strings.Contains(log.String(), `level=WARN msg="queue unavailable" component=collector err="RabbitMQ: 405 RESOURCE_LOCKED`)
-	}, time.Minute, 20*time.Millisecond, "%s", &log)
+	}, 2*time.Minute, 20*time.Millisecond, "%s", &log)
 }
 
 // lockedBuffer is a buffer for concurrent use.

@@ -99,7 +99,7 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 	require.Eventually(t, func() bool {
 		letters, err = q.List(t.Context(), 10)
 		return err == nil && len(letters) > 0
-	}, time.Minute, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	require.Len(t, letters, 1)
 	require.Equal(t, letter, letters[0].ID)
 	require.Equal(t, "cannot be sent", letters[0].Reason)
@@ -109,10 +109,10 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, letter, <-delivered)
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "max_receive_count=3 needed=40") }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "max_receive_count=3 needed=40") }, 2*time.Minute, 20*time.Millisecond)
 	require.Eventually(t, func() bool {
 		return strings.Contains(log.String(), "the dead-letter queue has messages of other programs")
-	}, time.Minute, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	left := map[string]bool{}
 	require.Eventually(t, func() bool { // they are visible again before collectHide has passed, which their owner would notice
 		got, err := api.ReceiveMessage(t.Context(), &awssqs.ReceiveMessageInput{QueueUrl: &dead, MaxNumberOfMessages: 10})
@@ -121,7 +121,7 @@ func TestReceive_MessagesOfTheDeadQueue_AreCollected(t *testing.T) {
 			left[*m.Body] = true
 		}
 		return len(left) >= 3
-	}, 30*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	require.Equal(t, map[string]bool{"no id": true, stranger.String(): true, strangersLetter.String(): true}, left)
 }
 

@@ -57,7 +57,7 @@ func TestTurn_LateResult_ChangesNothing(t *testing.T) {
 	require.Eventually(t, func() bool { // the claims end
 		claims = append(claims, take(t, other, 10)...)
 		return len(claims) == 4
-	}, 30*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 	extended, err := slow.turn(t.Context(), []result{
 		{claim: late[0], outcome: done}, {claim: late[1], outcome: dead, reason: "late"},
 		{claim: late[2], outcome: later}, {claim: late[3], outcome: returned},
@@ -131,7 +131,7 @@ func TestTurn_EntryCommittedLate_Claimed(t *testing.T) {
 	require.Eventually(t, func() bool {
 		claims := take(t, c, 10)
 		return len(claims) == 1 && claims[0].ID == id
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 func TestTurn_ConcurrentClaimants_ClaimEachEntryOnce(t *testing.T) {

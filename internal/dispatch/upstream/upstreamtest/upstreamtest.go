@@ -200,7 +200,7 @@ func (r *Relayer) Refuse() {
 // Resume ends Refuse, at the same address.
 func (r *Relayer) Resume(t testing.TB) {
 	t.Helper()
-	require.Eventually(t, func() bool { return r.listen() == nil }, 10*time.Second, 10*time.Millisecond, "listen again at %s", r.addr)
+	require.Eventually(t, func() bool { return r.listen() == nil }, 2*time.Minute, 10*time.Millisecond, "listen again at %s", r.addr)
 }
 
 // Fail sets the fault of an operation; nil ends it.

@@ -143,13 +143,13 @@ func TestFault_EachKind_ErrorAndEffect(t *testing.T) {
 				if kind == "ws" {
 					c = s.ws
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
 				tx := s.transfer(0)
 				sent := make(chan error, 1)
 				go func() { sent <- c.SendTransaction(ctx, tx) }()
 				if says == hangs {
-					require.Eventually(t, func() bool { return s.Injected()["it"] == 1 }, 30*time.Second, time.Millisecond)
+					require.Eventually(t, func() bool { return s.Injected()["it"] == 1 }, 2*time.Minute, time.Millisecond)
 					select {
 					case err := <-sent:
 						require.Fail(t, "it does not hang", "%v", err)
@@ -168,7 +168,7 @@ func TestFault_EachKind_ErrorAndEffect(t *testing.T) {
 				}
 				require.Equal(t, map[string]uint64{"it": 1}, s.Injected())
 				if test.taken {
-					require.Eventually(t, func() bool { return s.taken(tx) }, 30*time.Second, time.Millisecond)
+					require.Eventually(t, func() bool { return s.taken(tx) }, 2*time.Minute, time.Millisecond)
 				} else {
 					require.False(t, s.taken(tx))
 				}
@@ -411,7 +411,7 @@ func TestSetNode_ClosesWebsocketsAndServesTheOtherNode(t *testing.T) {
 	select {
 	case err := <-sub.Err():
 		require.Error(t, err)
-	case <-time.After(30 * time.Second):
+	case <-time.After(2*time.Minute):
 		require.FailNow(t, "the websocket stays open")
 	}
 	for _, c := range []*ethclient.Client{s.http, s.dial(s.WSURL())} {
@@ -424,7 +424,7 @@ func TestSetNode_ClosesWebsocketsAndServesTheOtherNode(t *testing.T) {
 func TestProxy_ConcurrentCallsWhileRulesChange(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, c := range []*ethclient.Client{s.http, s.ws, s.http, s.ws} {
@@ -458,7 +458,7 @@ func TestClose_CallHangs_EndsIt(t *testing.T) {
 		_, err := s.http.ChainID(t.Context())
 		ended <- err
 	}()
-	require.Eventually(t, func() bool { return s.Injected()["hang"] == 1 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Injected()["hang"] == 1 }, 2*time.Minute, time.Millisecond)
 	require.NoError(t, s.Close())
 	require.Error(t, <-ended)
 	require.NoError(t, s.Close(), "closing again does nothing")
