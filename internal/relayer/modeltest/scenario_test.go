@@ -257,7 +257,7 @@ func (tr *trial) settle(unrest func()) {
 		defer close(answered)
 		tr.callers.Wait()
 	}()
-	limit := time.After(2 * slowMachine)
+	limit := time.After(10 * slowMachine)
 	sealed := 0
 	for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
 		select {
