@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/discovery/admin"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
@@ -53,20 +53,13 @@ func (c *mirrorShowCmd) Run(ctx context.Context, con *Console) error {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	meta, err := mirror.Inspect(ctx, client, c.Redis.KeyPrefix)
-	if err != nil {
-		return redisError(err, &c.Redis)
-	}
-	view, err := mirror.NewStore(client, c.Redis.KeyPrefix).Read(ctx, append([]string{"relayer"}, meta.Kinds...))
+	view, err := admin.ReadMirror(ctx, client, c.Redis.KeyPrefix)
 	if err != nil {
 		return redisError(err, &c.Redis)
 	}
 	m := mirrorMeta{
 		Cluster: view.Meta.Cluster, Epoch: view.Meta.Token.Epoch, Seq: view.Meta.Token.Seq, Leader: view.Meta.Leader,
 		Active: view.Active,
-	}
-	for _, ids := range m.Active {
-		slices.Sort(ids)
 	}
 	if at := view.Meta.UpdatedAt; !at.IsZero() {
 		m.UpdatedAt = new(timefmt.Format(at))
@@ -144,32 +137,20 @@ func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *Console) error {
 		return err
 	}
 	defer client.Close()
-	return c.takeOver(ctx, con, client, cluster)
-}
-
-func (c *mirrorTakeOverCmd) takeOver(ctx context.Context, con *Console, client redis.UniversalClient, cluster string) error {
-	before, err := mirror.Inspect(ctx, client, c.Redis.KeyPrefix)
-	if err != nil {
+	before, changed, err := admin.TakeOver(ctx, client, c.Redis.KeyPrefix, cluster, c.Force)
+	switch {
+	case err != nil:
 		return redisError(err, &c.Redis)
-	}
-	if before.Cluster == cluster && c.Force {
-		if err := mirror.ForceTakeOver(ctx, client, c.Redis.KeyPrefix, cluster); err != nil {
-			return redisError(err, &c.Redis)
-		}
-		fmt.Fprintf(con.Stdout, "it belongs to cluster %s, and its epoch %d is forgotten: the leader claims it again\n", cluster, before.Token.Epoch)
-		return nil
-	}
-	if before.Cluster == cluster {
+	case !changed:
 		fmt.Fprintf(con.Stdout, "it belongs to cluster %s already\n", cluster)
-		return nil
+	case before.Cluster == cluster:
+		fmt.Fprintf(con.Stdout, "it belongs to cluster %s, and its epoch %d is forgotten: the leader claims it again\n", cluster, before.Token.Epoch)
+	default:
+		was := "no cluster"
+		if before.Cluster != "" {
+			was = "cluster " + before.Cluster
+		}
+		fmt.Fprintf(con.Stdout, "it belonged to %s and now does to cluster %s, whose leader writes what its checks find\n", was, cluster)
 	}
-	if err := mirror.TakeOver(ctx, client, c.Redis.KeyPrefix, cluster); err != nil {
-		return redisError(err, &c.Redis)
-	}
-	was := "no cluster"
-	if before.Cluster != "" {
-		was = "cluster " + before.Cluster
-	}
-	fmt.Fprintf(con.Stdout, "it belonged to %s and now does to cluster %s, whose leader writes what its checks find\n", was, cluster)
 	return nil
 }
