@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"github.com/rollcall-dev/rollcall/fsm"
 	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -176,9 +178,9 @@ func TestCluster_OutcomeUnknown_SetsTheExitCode(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := grpc.NewServer()
-	fake := &vanishing{address: listener.Addr().String(), over: make(chan struct{})}
+	fake := &vanishing{address: listener.Addr().String(), server: s, over: make(chan struct{})}
 	rollcallv1.RegisterDiscoveryServiceServer(s, fake)
-	rollcallv1.RegisterClusterServiceServer(s, fake.cluster())
+	rollcallv1.RegisterClusterServiceServer(s, fake)
 	go func() { _ = s.Serve(listener) }()
 	t.Cleanup(s.Stop)
 	t.Cleanup(func() { close(fake.over) })
@@ -190,12 +192,20 @@ func TestCluster_OutcomeUnknown_SetsTheExitCode(t *testing.T) {
 	r = rollcall(t, "services", "deregister", "x", "--coordinators", fake.address, "--timeout", "2s")
 	require.Equal(t, cli.ExitUnknown, r.code, r.stderr)
 	require.Contains(t, r.stderr, "rollcall services deregister: may be done or not: ")
+
+	file := writeFile(t, "x.jsonl", exportedFile(`{"id":"a","kind":"relayer","url":"http://a","owner":"operator"}`))
+	r = rollcall(t, "services", "import", "--yes", file, "--coordinators", fake.address, "--timeout", "2s")
+	require.Equal(t, cli.ExitUnknown, r.code, r.stderr)
+	require.Contains(t, r.stderr, "rollcall services import: may be done or not: ")
+	require.Contains(t, r.stderr, `See whether it was done with "rollcall services import --dry-run `+file+`"; to repeat it is harmless.`)
 }
 
 // vanishing is a leader that takes a change and never answers.
 type vanishing struct {
 	rollcallv1.UnimplementedDiscoveryServiceServer
+	rollcallv1.UnimplementedClusterServiceServer
 	address string
+	server  *grpc.Server
 	over    chan struct{} // closed when the caller has stopped waiting: an answer at the deadline might still be in time
 }
 
@@ -212,14 +222,27 @@ func (v *vanishing) DeregisterServices(context.Context, *rollcallv1.DeregisterSe
 	return nil, errors.New("too late")
 }
 
-func (v *vanishing) cluster() rollcallv1.ClusterServiceServer { return vanishingCluster{over: v.over} }
-
-type vanishingCluster struct {
-	rollcallv1.UnimplementedClusterServiceServer
-	over chan struct{}
-}
-
-func (v vanishingCluster) RemoveMember(context.Context, *rollcallv1.RemoveMemberRequest) (*rollcallv1.RemoveMemberResponse, error) {
+func (v *vanishing) RemoveMember(context.Context, *rollcallv1.RemoveMemberRequest) (*rollcallv1.RemoveMemberResponse, error) {
 	<-v.over
 	return nil, errors.New("too late")
+}
+
+func (v *vanishing) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.ServerStreamingServer[rollcallv1.TakeSnapshotResponse]) error {
+	var b bytes.Buffer
+	if err := fsm.New().State().WriteSnapshot(&b); err != nil {
+		return err
+	}
+	return stream.Send(&rollcallv1.TakeSnapshotResponse{Chunk: b.Bytes()})
+}
+
+// ImportServices reads the whole file, and ends the process: an upload has no time limit.
+func (v *vanishing) ImportServices(stream grpc.ClientStreamingServer[rollcallv1.ImportServicesRequest, rollcallv1.ImportServicesResponse]) error {
+	for {
+		if req, err := stream.Recv(); err != nil || req.End != nil {
+			break
+		}
+	}
+	go v.server.Stop()
+	<-v.over
+	return errors.New("too late")
 }

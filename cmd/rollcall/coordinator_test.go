@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/discovery/admin"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
@@ -91,13 +92,13 @@ func TestCoordinator_RelayerCountChanges_FleetFollows(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
 	b := s.start(t, "--relayer-url-template", "http://127.0.0.1:1/{N}")
-	list := func() cli.Directory {
-		var d cli.Directory
+	list := func() admin.Directory {
+		var d admin.Directory
 		require.NoError(t, json.Unmarshal([]byte(succeed(t, s.remote("services", "list", "-o", "json")...)), &d))
 		return d
 	}
 	require.Eventually(t, func() bool { return len(list().Services) == 3 }, 2*time.Minute, 20*time.Millisecond)
-	require.Equal(t, cli.ServiceEntry{ID: "oz-relayer-2", Kind: "relayer", URL: "http://127.0.0.1:1/2", Labels: map[string]string{}, Owner: "static", Version: list().Services[2].Version},
+	require.Equal(t, admin.Service{ID: "oz-relayer-2", Kind: "relayer", URL: "http://127.0.0.1:1/2", Labels: map[string]string{}, Owner: "static", Version: list().Services[2].Version},
 		list().Services[2])
 	b.stop()
 	s.start(t, "--relayer-url-template", "http://127.0.0.1:1/{N}", "--relayer-count", "2")

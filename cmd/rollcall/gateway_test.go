@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/discovery/admin"
 )
 
 // A gateway over real TCP: a file, an advertisement, a removed file, and what stays when it is gone.
@@ -34,7 +35,7 @@ func TestGateway_FilesAndAdvertisements_AreRegistered(t *testing.T) {
 	g.await(t, "http://"+web+"/healthz")
 
 	ids := func() string {
-		var d cli.Directory
+		var d admin.Directory
 		require.NoError(t, json.Unmarshal([]byte(succeed(t, c.remote("services", "list", "-o", "json")...)), &d))
 		var all []string
 		for _, s := range d.Services {

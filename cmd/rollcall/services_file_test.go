@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,13 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"github.com/rollcall-dev/rollcall/fsm"
 	"github.com/rollcall-dev/rollcall/internal/cli"
-	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
 // servicesOf returns the lines of an exported file without header and checksum, which differ from run to run.
@@ -98,22 +90,6 @@ $`, servicesOf(string(content)))
 	require.Equal(t, servicesOf(string(content)), servicesOf(succeed(t, other.remote("services", "export", "-")...)))
 }
 
-func TestServicesImport_TenThousandServices(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, 3, "--raft-timing", "wan", "--health-check-interval-ms", "60000")
-	services := make([]string, 10_000)
-	for i := range services {
-		services[i] = fmt.Sprintf(`{"id":"s-%05d","kind":"relayer","url":"http://127.0.0.1:1/%d","labels":{"number":"%d"},"owner":"operator"}`, i, i, i)
-	}
-	content := exportedFile(services...)
-	file := writeFile(t, "services.jsonl", content)
-	require.Contains(t, succeed(t, c.remote("services", "import", "--yes", "--timeout", "1m", file)...),
-		"imported 10000 services: registered 10000, unchanged 0, removed 0")
-	require.Equal(t, servicesOf(content), servicesOf(succeed(t, c.remote("services", "export", "-", "--timeout", "1m")...)))
-	require.Contains(t, succeed(t, c.remote("services", "import", "--dry-run", "--timeout", "1m", file)...),
-		"0 to add, 0 to change, 0 to remove, 10000 unchanged\n")
-}
-
 // A file that cannot be imported is refused before a coordinator is called.
 func TestServicesImport_RefusedFile(t *testing.T) {
 	t.Parallel()
@@ -135,100 +111,4 @@ func TestServicesImport_RefusedFile(t *testing.T) {
 	r := rollcall(t, "services", "import", "--yes", "testdata/none.jsonl", "--coordinators", "127.0.0.1:1")
 	require.Equal(t, cli.ExitUsage, r.code)
 	require.Contains(t, r.stderr, "open testdata/none.jsonl: no such file or directory")
-}
-
-// A leader that ends before the last message did certainly not import, so the command begins again. A lost answer to the
-// last message is an unknown outcome.
-func TestServicesImport_LostLeader(t *testing.T) {
-	t.Parallel()
-	services := make([]string, 5000) // more than a connection takes unread
-	for i := range services {
-		services[i] = fmt.Sprintf(`{"id":"s-%04d","kind":"relayer","url":"http://a/%0100d","owner":"operator"}`, i, i)
-	}
-	file := writeFile(t, "x.jsonl", exportedFile(services...))
-	for name, tt := range map[string]struct {
-		leader *importingLeader
-		code   int
-		want   string
-	}{
-		"not established at first":      {&importingLeader{refuse: 2}, 0, "imported 5000 services: registered 5000,"},
-		"ended before the last message": {&importingLeader{end: 2}, 0, "imported 5000 services: registered 5000,"},
-		"ended after a long upload":     {&importingLeader{end: 1, upload: 5500 * time.Millisecond}, 0, "imported 5000 services: registered 5000,"},
-		"ends each time":                {&importingLeader{end: 1 << 20, upload: 100 * time.Millisecond}, cli.ExitNotDone, "the leader is not established yet"},
-		"answer lost":                   {&importingLeader{lose: true}, cli.ExitUnknown, "rollcall services import: may be done or not: "},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			listener, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
-			// A fixed window, so that the last message is not sent before the server reads the ones before it.
-			s := grpc.NewServer(grpc.InitialWindowSize(1<<16), grpc.InitialConnWindowSize(1<<16))
-			over := make(chan struct{})
-			tt.leader.server, tt.leader.over = s, over
-			rollcallv1.RegisterDiscoveryServiceServer(s, &vanishing{address: listener.Addr().String(), over: over})
-			rollcallv1.RegisterClusterServiceServer(s, tt.leader)
-			go func() { _ = s.Serve(listener) }()
-			t.Cleanup(s.Stop)
-			t.Cleanup(func() { close(over) })
-			r := rollcall(t, "services", "import", "--yes", file, "--coordinators", listener.Addr().String(), "--timeout", "5s")
-			require.Equal(t, tt.code, r.code, r.stderr)
-			require.Contains(t, r.stdout+r.stderr, tt.want)
-			if tt.code == cli.ExitUnknown {
-				require.Contains(t, r.stderr, `See whether it was done with "rollcall services import --dry-run `+file+`"; to repeat it is harmless.`)
-			}
-		})
-	}
-}
-
-// importingLeader is a leader that refuses some imports, or takes one and ends without an answer.
-type importingLeader struct {
-	rollcallv1.UnimplementedClusterServiceServer
-	server *grpc.Server
-	over   chan struct{}
-	refuse int           // as not established
-	end    int           // after the first message
-	upload time.Duration // until then
-	lose   bool
-}
-
-func (l *importingLeader) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.ServerStreamingServer[rollcallv1.TakeSnapshotResponse]) error {
-	var b bytes.Buffer
-	if err := fsm.New().State().WriteSnapshot(&b); err != nil {
-		return err
-	}
-	return stream.Send(&rollcallv1.TakeSnapshotResponse{Chunk: b.Bytes()})
-}
-
-func (l *importingLeader) ImportServices(stream grpc.ClientStreamingServer[rollcallv1.ImportServicesRequest, rollcallv1.ImportServicesResponse]) error {
-	if l.refuse > 0 {
-		l.refuse--
-		s, err := status.New(codes.Unavailable, "not yet").WithDetails(&rollcallv1.NotEstablished{})
-		return errors.Join(err, s.Err())
-	}
-	for {
-		req, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		if l.end > 0 {
-			l.end--
-			select {
-			case <-stream.Context().Done():
-			case <-time.After(l.upload):
-			}
-			return status.Error(codes.Unavailable, "the process ended")
-		}
-		if req.End == nil {
-			continue
-		}
-		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
-			return errors.New("a message after the last one")
-		}
-		if l.lose {
-			go l.server.Stop()
-			<-l.over
-			return errors.New("too late")
-		}
-		return stream.SendAndClose(&rollcallv1.ImportServicesResponse{Registered: uint32(req.End.Services)})
-	}
 }

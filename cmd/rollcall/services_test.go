@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/discovery/admin"
 )
 
 func TestServices_RegisterListAndDeregister(t *testing.T) {
@@ -154,10 +155,10 @@ func TestServicesWatch_Changes_AreWritten(t *testing.T) {
 		"- b relayer http://127.0.0.1:2 (operator)\n", people.out.String())
 	require.Equal(t, "watching for changes\n+ s signer tcp://127.0.0.1:4 (operator)\n", signers.out.String())
 
-	var events []cli.WatchEvent
+	var events []admin.Event
 	lines := bufio.NewScanner(strings.NewReader(scripts.out.String()))
 	for lines.Scan() {
-		var e cli.WatchEvent
+		var e admin.Event
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
 		events = append(events, e)
 	}

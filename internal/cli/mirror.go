@@ -118,12 +118,12 @@ func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *Console) error {
 	defer cancel()
 	cluster := c.Cluster
 	if cluster == "" {
-		client, ctx, end, err := c.client(ctx)
+		a, err := c.admin()
 		if err != nil {
 			return err
 		}
-		defer end()
-		l, err := client.Leader(ctx)
+		defer a.Close()
+		l, err := a.Leader(ctx)
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/discovery/admin"
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
@@ -71,6 +72,19 @@ func (r *RemoteFlags) Addresses() []string {
 		return running.ClusterPorts()
 	}
 	return []string{"127.0.0.1:7400"}
+}
+
+// admin returns the administration of the cluster, limited by the timeout. It connects with its first call.
+func (r *RemoteFlags) admin() (*admin.Admin, error) {
+	cfg := gateway.ClientConfig{Coordinators: r.Addresses(), CallTimeout: r.Timeout}
+	material, err := r.TLS.Load(clusterport.TLSConfig{})
+	if err != nil {
+		return nil, err
+	}
+	if material != nil {
+		cfg.TLS = material.ClientConfig(clusterport.ALPNgRPC)
+	}
+	return admin.Open(cfg)
 }
 
 // client connects; the context ends with the timeout, and end releases both.

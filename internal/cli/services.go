@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/discovery/admin"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
@@ -26,31 +27,7 @@ type ServicesCmd struct {
 	Import     ServicesImportCmd     `cmd:"" changes:"" help:"Replace all services by those of an exported file."`
 }
 
-// ServiceEntry is an entry of the directory, for scripts.
-type ServiceEntry struct {
-	ID      string            `json:"id"`
-	Kind    string            `json:"kind"`
-	URL     string            `json:"url"`
-	Node    string            `json:"node"`
-	Labels  map[string]string `json:"labels"`
-	Owner   string            `json:"owner"`
-	Version uint64            `json:"version"`
-}
-
-func serviceOf(r *rollcallv1.ServiceRecord) ServiceEntry {
-	s := ServiceEntry{
-		ID: r.GetService().GetId(), Kind: r.GetService().GetKind(),
-		URL: r.GetService().GetWorkerRef().GetUrl(), Node: r.GetService().GetWorkerRef().GetNode(),
-		Labels: r.GetService().GetWorkerRef().GetLabels(), Version: r.GetVersion(),
-		Owner: gateway.Owner{Kind: r.GetOwner().GetKind(), ID: r.GetOwner().GetId()}.String(),
-	}
-	if s.Labels == nil {
-		s.Labels = map[string]string{}
-	}
-	return s
-}
-
-func (s ServiceEntry) row() []string {
+func serviceRow(s admin.Service) []string {
 	var labels []string
 	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
 		labels = append(labels, k+"="+s.Labels[k])
@@ -58,42 +35,12 @@ func (s ServiceEntry) row() []string {
 	return []string{s.ID, s.Kind, s.URL, s.Node, s.Owner, strings.Join(labels, ",")}
 }
 
-const serviceHeader = "ID KIND URL NODE OWNER LABELS"
-
-// Directory is a list of services, for scripts.
-type Directory struct {
-	Cluster  string         `json:"cluster"`
-	Epoch    uint64         `json:"epoch"`
-	Index    uint64         `json:"index"`
-	Services []ServiceEntry `json:"services"`
-}
-
-// read fetches all pages. Epoch and index are those of the first.
-func (d *Directory) read(ctx context.Context, c *gateway.Client, req *rollcallv1.ListServicesRequest) error {
-	d.Services = []ServiceEntry{}
-	for first := true; ; first = false {
-		page, err := c.List(ctx, req)
-		if err != nil {
-			return err
-		}
-		if first {
-			d.Cluster, d.Epoch, d.Index = page.GetCluster(), page.GetEpoch(), page.GetIndex()
-		}
-		for _, r := range page.GetRecords() {
-			d.Services = append(d.Services, serviceOf(r))
-		}
-		if req.PageToken = page.GetNextPageToken(); req.PageToken == "" {
-			return nil
-		}
-	}
-}
-
-func (d *Directory) table(w io.Writer) {
+func directoryTable(w io.Writer, d *admin.Directory) {
 	rows := make([][]string, 0, len(d.Services))
 	for _, s := range d.Services {
-		rows = append(rows, s.row())
+		rows = append(rows, serviceRow(s))
 	}
-	table(w, serviceHeader, rows)
+	table(w, "ID KIND URL NODE OWNER LABELS", rows)
 	fmt.Fprintf(w, "%s, epoch %d, index %d\n", plural(len(d.Services), "service"), d.Epoch, d.Index)
 }
 
@@ -129,16 +76,16 @@ func checkIDs(p *config.Problems, ids []string) {
 }
 
 func (c *servicesListCmd) Run(ctx context.Context, con *Console) error {
-	client, ctx, end, err := c.client(ctx)
+	a, err := c.admin()
 	if err != nil {
 		return err
 	}
-	defer end()
-	var d Directory
-	if err := d.read(ctx, client, &rollcallv1.ListServicesRequest{Kind: c.Kind, Stale: c.Stale}); err != nil {
+	defer a.Close()
+	d, err := a.Services(ctx, admin.Selection{Kind: c.Kind, Stale: c.Stale})
+	if err != nil {
 		return err
 	}
-	return c.Print(con.Stdout, d, d.table)
+	return c.Print(con.Stdout, d, func(w io.Writer) { directoryTable(w, d) })
 }
 
 type servicesGetCmd struct {
@@ -154,27 +101,21 @@ func (c *servicesGetCmd) Check(p *config.Problems) {
 }
 
 func (c *servicesGetCmd) Run(ctx context.Context, con *Console) error {
-	client, ctx, end, err := c.client(ctx)
+	a, err := c.admin()
 	if err != nil {
 		return err
 	}
-	defer end()
-	var d Directory
-	if err := d.read(ctx, client, &rollcallv1.ListServicesRequest{Ids: c.ID, Stale: c.Stale}); err != nil {
+	defer a.Close()
+	d, err := a.Services(ctx, admin.Selection{IDs: c.ID, Stale: c.Stale})
+	if err != nil {
 		return err
 	}
 	if len(d.Services) > 0 || c.Output != "table" { // to people an empty table says less than the error
-		if err := c.Print(con.Stdout, d, d.table); err != nil {
+		if err := c.Print(con.Stdout, d, func(w io.Writer) { directoryTable(w, d) }); err != nil {
 			return err
 		}
 	}
-	var missing []string
-	for _, id := range c.ID {
-		if !slices.ContainsFunc(d.Services, func(s ServiceEntry) bool { return s.ID == id }) {
-			missing = append(missing, id)
-		}
-	}
-	if len(missing) > 0 {
+	if missing := d.Missing(c.ID); len(missing) > 0 {
 		return fmt.Errorf("not in the directory: %s", strings.Join(missing, ", "))
 	}
 	return nil
@@ -254,29 +195,18 @@ func (c *servicesRegisterCmd) Run(ctx context.Context, con *Console) error {
 	} else {
 		services = append(services, c.service())
 	}
-	client, ctx, end, err := c.client(ctx)
+	a, err := c.admin()
 	if err != nil {
 		return err
 	}
-	defer end()
-	resp, err := client.Register(ctx, &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: services, Force: c.Force})
+	defer a.Close()
+	result, err := a.Register(ctx, services, c.Force)
 	if err != nil {
 		return err
 	}
-	result := struct {
-		Epoch      uint64 `json:"epoch"`
-		Index      uint64 `json:"index"`
-		Registered uint32 `json:"registered"`
-		Unchanged  uint32 `json:"unchanged"`
-	}{resp.GetEpoch(), resp.GetIndex(), resp.GetRegistered(), resp.GetUnchanged()}
 	return c.Print(con.Stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "registered %d, unchanged %d, epoch %d, index %d\n", result.Registered, result.Unchanged, result.Epoch, result.Index)
 	})
-}
-
-// operator writes without a fence: a person looks before repeating.
-func operator() *rollcallv1.Writer {
-	return &rollcallv1.Writer{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_OPERATOR}}
 }
 
 type servicesDeregisterCmd struct {
@@ -297,29 +227,14 @@ func (c *servicesDeregisterCmd) Check(p *config.Problems) {
 }
 
 func (c *servicesDeregisterCmd) Run(ctx context.Context, con *Console) error {
-	client, ctx, end, err := c.client(ctx)
+	a, err := c.admin()
 	if err != nil {
 		return err
 	}
-	defer end()
-	var before Directory // a removal does not say which of its ids were there
-	if err := before.read(ctx, client, &rollcallv1.ListServicesRequest{Ids: c.ID}); err != nil {
-		return err
-	}
-	resp, err := client.Deregister(ctx, &rollcallv1.DeregisterServicesRequest{Writer: operator(), Ids: c.ID, Force: c.Force})
+	defer a.Close()
+	result, err := a.Deregister(ctx, c.ID, c.Force)
 	if err != nil {
 		return err
-	}
-	result := struct {
-		Epoch   uint64   `json:"epoch"`
-		Index   uint64   `json:"index"`
-		Removed uint32   `json:"removed"`
-		Absent  []string `json:"absent"` // not in the directory just before
-	}{resp.GetEpoch(), resp.GetIndex(), resp.GetRemoved(), []string{}}
-	for _, id := range slices.Sorted(slices.Values(c.ID)) {
-		if !slices.ContainsFunc(before.Services, func(s ServiceEntry) bool { return s.ID == id }) {
-			result.Absent = append(result.Absent, id)
-		}
 	}
 	return c.Print(con.Stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "removed %d", result.Removed)
@@ -342,85 +257,34 @@ func (c *servicesWatchCmd) Check(p *config.Problems) {
 	checkKind(p, &c.Kind)
 }
 
-// WatchEvent is a line of "services watch -o json". Event is service (what is there already), ready (that was
-// all), added, changed, removed, or token (nothing happened, and this is how far the stream has come).
-type WatchEvent struct {
-	Event   string        `json:"event"`
-	Service *ServiceEntry `json:"service,omitempty"`
-	Before  *ServiceEntry `json:"before,omitempty"`
-	Token   string        `json:"token,omitempty"`
-}
-
 func (c *servicesWatchCmd) Run(ctx context.Context, con *Console) error {
-	client, limited, end, err := c.client(ctx)
+	a, err := c.admin()
 	if err != nil {
 		return err
 	}
-	defer end()
-	// The stream has no time limit, finding the cluster does.
-	if _, err := client.Leader(limited); err != nil {
-		return err
-	}
-	for resp, err := range client.Watch(ctx, &rollcallv1.WatchServicesRequest{Kind: c.Kind, ResumeToken: c.Resume}) {
+	defer a.Close()
+	for event, err := range a.Watch(ctx, c.Kind, c.Resume) {
 		switch {
-		case ctx.Err() != nil:
-			return nil // interrupted: that is how a watch ends
 		case errors.Is(err, gateway.ErrCompacted):
 			return WithFix(err, "Watch again without --resume.")
 		case err != nil:
 			return err
 		}
-		for _, event := range watchEvents(resp) {
-			if c.Output == "json" {
-				if err := printJSONLine(con.Stdout, event); err != nil {
-					return err
-				}
-			} else if line := event.line(); line != "" {
-				if _, err := fmt.Fprintln(con.Stdout, line); err != nil {
-					return err
-				}
+		if c.Output == "json" {
+			if err := printJSONLine(con.Stdout, event); err != nil {
+				return err
+			}
+		} else if line := eventLine(event); line != "" {
+			if _, err := fmt.Fprintln(con.Stdout, line); err != nil {
+				return err
 			}
 		}
 	}
-	return nil
+	return nil // interrupted: that is how a watch ends
 }
 
-// watchEvents gives the last event of a message its token: it stands for all before it.
-func watchEvents(resp *rollcallv1.WatchServicesResponse) []WatchEvent {
-	var events []WatchEvent
-	switch e := resp.GetEvent().(type) {
-	case *rollcallv1.WatchServicesResponse_Snapshot:
-		for _, r := range e.Snapshot.GetRecords() {
-			events = append(events, WatchEvent{Event: "service", Service: new(serviceOf(r))})
-		}
-	case *rollcallv1.WatchServicesResponse_SnapshotEnd:
-		events = append(events, WatchEvent{Event: "ready"})
-	case *rollcallv1.WatchServicesResponse_Changes:
-		for _, change := range e.Changes.GetChanges() {
-			event := WatchEvent{Event: "changed"}
-			if change.GetBefore() != nil {
-				event.Before = new(serviceOf(change.GetBefore()))
-			} else {
-				event.Event = "added"
-			}
-			if change.GetAfter() != nil {
-				event.Service = new(serviceOf(change.GetAfter()))
-			} else {
-				event.Event = "removed"
-			}
-			events = append(events, event)
-		}
-	default:
-		events = append(events, WatchEvent{Event: "token"})
-	}
-	if len(events) > 0 {
-		events[len(events)-1].Token = resp.GetToken()
-	}
-	return events
-}
-
-// line is the event for a person; "" for those that only scripts need.
-func (e WatchEvent) line() string {
+// eventLine is an event for a person; "" for those that only scripts need.
+func eventLine(e admin.Event) string {
 	s := e.Service
 	switch {
 	case e.Event == "ready":

@@ -68,12 +68,12 @@ type serviceStatus struct {
 
 // Run runs the command.
 func (c *StatusCmd) Run(ctx context.Context, con *Console) error {
-	client, ctx, end, err := c.client(ctx)
+	a, err := c.admin()
 	if err != nil {
 		return err
 	}
-	defer end()
-	resp, err := client.Status(ctx)
+	defer a.Close()
+	resp, err := a.Status(ctx)
 	if err != nil {
 		return err
 	}

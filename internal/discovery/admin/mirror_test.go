@@ -6,13 +6,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // claim records a leader of a cluster as the mirror's owner.
 func claim(t *testing.T, client redis.UniversalClient, cluster string, epoch uint64, kinds ...string) {
