@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"context"
-	"crypto/tls"
 	"time"
 
 	"github.com/rollcall-dev/rollcall/gateway"
@@ -85,22 +83,4 @@ func (r *RemoteFlags) admin() (*admin.Admin, error) {
 		cfg.TLS = material.ClientConfig(clusterport.ALPNgRPC)
 	}
 	return admin.Open(cfg)
-}
-
-// client connects; the context ends with the timeout, and end releases both.
-func (r *RemoteFlags) client(ctx context.Context) (_ *gateway.Client, _ context.Context, end func(), err error) {
-	var clientTLS *tls.Config
-	material, err := r.TLS.Load(clusterport.TLSConfig{})
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	if material != nil {
-		clientTLS = material.ClientConfig(clusterport.ALPNgRPC)
-	}
-	c, err := gateway.NewClient(gateway.ClientConfig{Coordinators: r.Addresses(), TLS: clientTLS, CallTimeout: r.Timeout})
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-	return c, ctx, func() { cancel(); _ = c.Close() }, nil
 }
