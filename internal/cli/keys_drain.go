@@ -75,20 +75,17 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *Console) error {
 		return uncertain(err, "rollcall keys list")
 	}
 	tell(left)
-	waiting, cancel := context.WithTimeout(ctx, c.Wait)
-	defer cancel()
 	if !over {
+		waiting, cancel := context.WithTimeout(ctx, c.Wait)
+		defer cancel()
 		err = a.AwaitDrained(waiting, key, left, tell)
 	}
-	switch {
-	case err == nil:
-		state.Drained = true
-		return state.print(con.Stdout, c.OutputFlags)
-	case errors.Is(err, admin.ErrResumed):
-		return err
-	case waiting.Err() != nil:
-		return WithFix(fmt.Errorf("%s is paused, with %s not final yet", state.Key, plural(state.Pending+state.Mined, "transaction")),
-			`Drain it again to go on waiting, longer with --wait, or let it work again with "rollcall keys resume".`)
+	if _, paused := errors.AsType[*admin.NotDrainedError](err); paused {
+		return WithFix(err, `Drain it again to go on waiting, longer with --wait, or let it work again with "rollcall keys resume".`)
 	}
-	return uncertain(err, "rollcall keys list")
+	if err != nil {
+		return uncertain(err, "rollcall keys list")
+	}
+	state.Drained = true
+	return state.print(con.Stdout, c.OutputFlags)
 }

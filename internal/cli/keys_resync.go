@@ -95,8 +95,8 @@ func (c *KeysResyncCmd) Run(ctx context.Context, con *Console) error {
 	if err != nil {
 		return uncertain(err, "rollcall keys list")
 	}
-	if slices.ContainsFunc(counts, func(n admin.KeyCount) bool { return n.Jump(c.NonceJump) > 0 }) {
-		if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) { describeJumps(w, counts, c.NonceJump) }, "Skip those nonces?"); err != nil {
+	if jumps := admin.Jumps(counts, c.NonceJump); len(jumps) > 0 {
+		if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) { describeJumps(w, jumps) }, "Skip those nonces?"); err != nil {
 			return err
 		}
 	}
@@ -120,15 +120,13 @@ func (c *KeysResyncCmd) Run(ctx context.Context, con *Console) error {
 	return uncertain(err, "rollcall keys list")
 }
 
-// describeJumps prints the keys whose next nonce would be raised by more than most.
-func describeJumps(w io.Writer, counts []admin.KeyCount, most uint64) {
+// describeJumps prints the keys whose next nonce would be raised by more than relayers raise it.
+func describeJumps(w io.Writer, jumps []admin.KeyCount) {
 	var rows [][]string
-	for _, n := range counts {
-		if n.Jump(most) > 0 {
-			rows = append(rows, []string{
-				lower(n.Key.Address), strconv.FormatUint(n.Key.NextNonce, 10), strconv.FormatUint(n.Mined, 10), strconv.FormatUint(n.Pending, 10),
-			})
-		}
+	for _, n := range jumps {
+		rows = append(rows, []string{
+			lower(n.Key.Address), strconv.FormatUint(n.Key.NextNonce, 10), strconv.FormatUint(n.Mined, 10), strconv.FormatUint(n.Pending, 10),
+		})
 	}
 	fmt.Fprintln(w, "The nodes count many more transactions of these keys than relayers have sent. If no other sender made them, a node is wrong:")
 	table(w, "KEY NEXT MINED PENDING", rows)
@@ -136,10 +134,10 @@ func describeJumps(w io.Writer, counts []admin.KeyCount, most uint64) {
 
 // setNonce moves a key's next nonce.
 func (c *KeysResyncCmd) setNonce(ctx context.Context, con *Console, a *admin.Admin, client *evm.Client, key *relayer.Key) error {
-	if *c.SetNonce > key.NextNonce && *c.SetNonce-key.NextNonce > c.NonceJump {
+	if jump := admin.Jump(key, *c.SetNonce, c.NonceJump); jump > 0 {
 		if err := confirm(ctx, con, c.OutputFlags, c.Yes, func(w io.Writer) {
 			fmt.Fprintf(w, "The next nonce of %s is %d. Relayers fill the %d nonces up to %d with no-ops, which cost gas.\n",
-				lower(key.Address), key.NextNonce, *c.SetNonce-key.NextNonce, *c.SetNonce)
+				lower(key.Address), key.NextNonce, jump, *c.SetNonce)
 		}, "Skip those nonces?"); err != nil {
 			return err
 		}
@@ -227,12 +225,12 @@ func (c *KeysResyncCmd) takeBack(ctx context.Context, con *Console, client *evm.
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	taken, err := a.TakeBack(limited, client, plan)
-	if err != nil {
-		if taken == 0 && admin.OutcomeOf(err) != admin.Unknown {
-			return err
-		}
+	if admin.OutcomeOf(err) == admin.Unknown {
 		return WithFix(&gateway.UnknownOutcomeError{Cause: err.Error(), Err: err},
 			"%s taken back for certain. Repeat the command for the rest, with a longer --timeout if it ran out.", plural(taken, "transaction"))
+	}
+	if err != nil {
+		return err
 	}
 	result := struct {
 		TakenBack    int    `json:"takenBack"`

@@ -48,7 +48,7 @@ type Outcome string
 const (
 	Done    Outcome = "done"
 	NotDone Outcome = "not done"
-	Unknown Outcome = "unknown" // the connection to the database broke during the commit
+	Unknown Outcome = "unknown" // the connection to the database broke during the commit, or only a part is done
 )
 
 // OutcomeOf returns the outcome of a change, by its error from this package, the store or the outbox.
@@ -74,6 +74,11 @@ var errRefused = errors.New("nothing was changed")
 type refused struct{ error }
 
 func (r refused) Unwrap() []error { return []error{r.error, errRefused} }
+
+// partly marks the error of a change that was done in part, and keeps its text.
+type partly struct{ error }
+
+func (p partly) Unwrap() []error { return []error{p.error, relayer.ErrUnknown} }
 
 // Ref names a transaction by its id, a hash, or its key and nonce.
 type Ref struct {

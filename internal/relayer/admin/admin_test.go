@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -77,7 +79,11 @@ func TestOutcomeOf(t *testing.T) {
 // open returns a pool with one key and the given recorded genesis block.
 func open(t *testing.T, genesis common.Hash, key common.Address) *Admin {
 	t.Helper()
-	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)
+	return openIn(t, testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t), genesis, key)
+}
+
+func openIn(t *testing.T, db *pgxpool.Pool, genesis common.Hash, key common.Address) *Admin {
+	t.Helper()
 	s := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: "pool"})
 	require.NoError(t, s.Register(t.Context(), []store.Registration{{Address: key}}))
 	_, err := s.InitChain(t.Context(), genesis)
@@ -313,6 +319,7 @@ func TestAwaitDrained_ContextCanceled_Returns(t *testing.T) {
 	require.Equal(t, store.Load{Pending: 1}, left)
 	err = a.AwaitDrained(ctx, key, store.Load{}, func(n store.Load) { seen = append(seen, n); cancel(stopped) })
 	require.ErrorIs(t, err, stopped)
+	require.EqualError(t, err, "0x0000000000000000000000000000000000000001 is paused, with 1 transaction not final yet")
 	require.Equal(t, NotDone, OutcomeOf(err))
 	require.Equal(t, []store.Load{{Pending: 1}}, seen)
 	keys, err := a.Keys(t.Context(), key)
@@ -330,4 +337,44 @@ func TestAwaitDrained_ContextCanceled_Returns(t *testing.T) {
 	tx, last := a.AwaitAttempt(short, results[0].Tx.ID, 0)
 	require.Nil(t, tx)
 	require.Nil(t, last)
+}
+
+// The wait may also end during the last write. A key that was resumed meanwhile is not paused.
+func TestAwaitDrained_LastWriteIsLate_KeyIsPaused(t *testing.T) {
+	t.Parallel()
+	key := common.HexToAddress("0xAB")
+	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)
+	a := openIn(t, db, common.Hash{1}, key)
+	left, over, err := a.Drain(t.Context(), key)
+	require.NoError(t, err)
+	require.True(t, over)
+	none := func(store.Load) { t.Error("nothing is left") }
+	require.NoError(t, a.AwaitDrained(t.Context(), key, left, none))
+
+	held, err := db.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = held.Exec(t.Context(), `SELECT FROM relayer_keys FOR UPDATE`)
+	require.NoError(t, err)
+	short, end := context.WithTimeout(t.Context(), time.Second)
+	defer end()
+	err = a.AwaitDrained(short, key, left, none)
+	require.NoError(t, held.Rollback(t.Context()))
+	require.EqualError(t, err, "0x00000000000000000000000000000000000000ab is paused, with 0 transactions not final yet")
+	require.ErrorAs(t, err, new(*NotDrainedError))
+	require.Equal(t, NotDone, OutcomeOf(err))
+
+	require.NoError(t, a.Pause(t.Context(), key, false))
+	require.ErrorIs(t, a.AwaitDrained(t.Context(), key, left, none), ErrResumed)
+}
+
+// A next nonce may be raised by as much as relayers raise it by themselves.
+func TestJumps_MoreThanRelayersRaise_AreReturned(t *testing.T) {
+	t.Parallel()
+	key := &relayer.Key{NextNonce: 10}
+	for next, want := range map[uint64]uint64{0: 0, 10: 0, 11: 0, 74: 0, 75: 65, math.MaxUint64: math.MaxUint64 - 10} {
+		require.Equal(t, want, Jump(key, next, 64), next)
+	}
+	mined, pending := KeyCount{Key: key, Mined: 75, Pending: 2}, KeyCount{Key: key, Mined: 2, Pending: 75}
+	require.Equal(t, []KeyCount{mined, pending}, Jumps([]KeyCount{{Key: key, Mined: 74, Pending: 74, Highest: 1000}, mined, pending}, 64))
+	require.Empty(t, Jumps([]KeyCount{mined}, 65))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -65,16 +66,36 @@ func (a *Admin) Drain(ctx context.Context, key common.Address) (left store.Load,
 	return left, over, err
 }
 
+// NotDrainedError reports that the wait ended before all transactions of a key were final. The key stays paused.
+type NotDrainedError struct {
+	Key  common.Address
+	Left store.Load
+	Err  error // why the wait ended
+}
+
+func (e *NotDrainedError) Error() string {
+	left := "1 transaction"
+	if n := e.Left.Pending + e.Left.Mined; n != 1 {
+		left = fmt.Sprintf("%d transactions", n)
+	}
+	return fmt.Sprintf("%s is paused, with %s not final yet", strings.ToLower(e.Key.Hex()), left)
+}
+
+func (e *NotDrainedError) Unwrap() []error { return []error{e.Err, errRefused} }
+
 // AwaitDrained returns when no transaction of a key can change any more: all are mined, and deep enough. It calls progress
 // whenever the rest differs from the previous one, at first from was, the result of [Admin.Drain]. If it fails, the key
-// stays paused, except with [ErrResumed].
+// stays paused, except with [ErrResumed]. If ctx ends first, it fails with a [NotDrainedError].
 func (a *Admin) AwaitDrained(ctx context.Context, key common.Address, was store.Load, progress func(store.Load)) error {
 	for {
 		if err := pause(ctx, poll); err != nil {
-			return refused{err}
+			return &NotDrainedError{Key: key, Left: was, Err: err}
 		}
 		left, over, err := a.left(ctx, key)
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil && !errors.Is(err, ErrResumed):
+			return &NotDrainedError{Key: key, Left: was, Err: err}
+		case err != nil:
 			return err
 		}
 		if left != was {

@@ -63,8 +63,8 @@ func (a *Admin) Reorganized(ctx context.Context, client *evm.Client) (*Reorganiz
 }
 
 // TakeBack makes transactions pending again whose blocks are gone, and then moves the anchor, so that relayers continue. It
-// returns how many it took back. After a failure or an interruption, a repetition finishes the work. It reads nodes and
-// store again, and fails as [Admin.Reorganized] does.
+// returns how many it took back. After a failure or an interruption, a repetition finishes the work. The outcome of a failure after
+// the first transaction is [Unknown]. It reads nodes and store again, and fails as [Admin.Reorganized] does.
 func (a *Admin) TakeBack(ctx context.Context, client *evm.Client, plan *Reorganized) (taken int, err error) {
 	now, view, err := a.present(ctx, client)
 	switch {
@@ -83,6 +83,9 @@ func (a *Admin) TakeBack(ctx context.Context, client *evm.Client, plan *Reorgani
 	// The anchor comes last: until it moves nothing is sent, and a repetition finds the remaining transactions.
 	if err == nil && now.Anchor != now.Known.Anchor {
 		err = a.Store.Reanchor(ctx, now.Known, now.Anchor)
+	}
+	if err != nil && taken > 0 {
+		err = partly{err}
 	}
 	return taken, err
 }

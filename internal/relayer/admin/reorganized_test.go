@@ -262,9 +262,23 @@ func TestTakeBack_Interrupted_RepetitionFinishes(t *testing.T) {
 	r.stopped()
 	require.Equal(t, make([]uint64, 6), r.counts())
 
+	// The database refuses to move the anchor. The command has changed something, unless it only repeats that step.
+	_, err = r.db.Pool(t).Exec(t.Context(), `ALTER TABLE relayer_chains ADD CONSTRAINT held CHECK (anchor_number = 0) NOT VALID`)
+	require.NoError(t, err)
+	taken, err = r.admin.TakeBack(t.Context(), client, plan)
+	require.ErrorContains(t, err, "move the anchor: ")
+	require.Equal(t, 5, taken)
+	require.Equal(t, Unknown, OutcomeOf(err))
+	taken, err = r.admin.TakeBack(t.Context(), client, plan)
+	require.ErrorContains(t, err, "move the anchor: ")
+	require.Zero(t, taken)
+	require.Equal(t, NotDone, OutcomeOf(err))
+	_, err = r.db.Pool(t).Exec(t.Context(), `ALTER TABLE relayer_chains DROP CONSTRAINT held`)
+	require.NoError(t, err)
+
 	taken, err = r.admin.TakeBack(t.Context(), client, plan)
 	require.NoError(t, err)
-	require.Equal(t, 5, taken)
+	require.Zero(t, taken)
 	r.until(r.final, "transactions did not become final again")
 	require.Equal(t, []uint64{1, 1, 1, 1, 1, 0}, r.counts())
 	var wrong int

@@ -47,13 +47,25 @@ type KeyCount struct {
 // next returns the lowest nonce that no node knows a transaction of.
 func (c KeyCount) next() uint64 { return max(c.Mined, c.Pending) }
 
-// Jump returns by how many nonces a resync would raise the next nonce, if that is more than most, by which relayers raise it by
-// themselves; else 0. Nodes that count too many would cost a no-op for each of them.
-func (c KeyCount) Jump(most uint64) uint64 {
-	if c.next() <= c.Key.NextNonce || c.next()-c.Key.NextNonce <= most {
+// Jump returns by how many nonces a key's next nonce would be raised, if that is more than most, by which relayers raise it by
+// themselves; else 0. An operator confirms a jump, because each skipped nonce may cost a no-op.
+func Jump(k *relayer.Key, next, most uint64) uint64 {
+	if next <= k.NextNonce || next-k.NextNonce <= most {
 		return 0
 	}
-	return c.next() - c.Key.NextNonce
+	return next - k.NextNonce
+}
+
+// Jumps returns the counts with which [Admin.Resync] would make a [Jump]. If no other sender used those keys, a node counts too
+// many.
+func Jumps(counts []KeyCount, most uint64) []KeyCount {
+	var jumps []KeyCount
+	for _, c := range counts {
+		if Jump(c.Key, c.next(), most) > 0 {
+			jumps = append(jumps, c)
+		}
+	}
+	return jumps
 }
 
 const (
