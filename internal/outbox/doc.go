@@ -1,0 +1,2 @@
+// Package outbox works on durable entries of a table.
+package outbox

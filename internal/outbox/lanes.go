@@ -1,0 +1,186 @@
+package outbox
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// sweepEvery is how often a claim begins at the oldest entry of each lane. The others begin sweepMargin before the latest entry
+	// claimed: an entry is due since the begin of the transaction that inserts it, which may commit later than others.
+	sweepEvery  = time.Second
+	sweepMargin = time.Second
+	// sweepShare is how many times longer than a slow sweep the time to the next one is.
+	sweepShare = 20
+	// forgetAfter is after how long without a claimed entry a lane is forgotten. It is discovered again.
+	forgetAfter = 10 * time.Second
+	// topPartition is above all partitions.
+	topPartition = 1<<31 - 1
+)
+
+// laneKey identifies a lane of a partition.
+type laneKey struct {
+	partition int32
+	lane      string
+}
+
+func (k laneKey) compare(other laneKey) int {
+	return cmp.Or(cmp.Compare(k.partition, other.partition), strings.Compare(k.lane, other.lane))
+}
+
+// lane is what a claimer knows about a lane.
+type lane struct {
+	laneKey
+	foreign bool      // another worker's, which this one does not claim from
+	full    bool      // the last claim got as many entries as it asked for, so there may be more
+	since   time.Time // the lowest due_at of the next claim, by the database's clock; zero: the oldest entry
+	asked   int       // by the current claim
+	got     int       // by the current claim
+	newest  time.Time // the latest due_at that the current claim got
+	used    time.Time // of the latest entry, by this process's clock
+}
+
+// lanes is the set of lanes that have entries. It divides the room for claims among them: each lane gets an equal share, and each claim
+// begins at the lane after the last one that got an entry. It is for one goroutine.
+//
+// An index keeps entries of rows that were deleted until the table is vacuumed, or as long as a transaction is open that may see them.
+// lanes remembers where the live entries of each lane begin, so that most claims do not read past the others.
+type lanes struct {
+	mine    func(laneKey) bool
+	sorted  []*lane
+	after   laneKey // the last lane that got an entry
+	sweepAt time.Time
+}
+
+// bounds returns the bounds of the gaps between the known lanes.
+func (l *lanes) bounds() (fromPartitions []int32, fromLanes []string, uptoPartitions []int32, uptoLanes []string) {
+	from := laneKey{partition: -1}
+	for i := range len(l.sorted) + 1 {
+		upto := laneKey{partition: topPartition}
+		if i < len(l.sorted) {
+			upto = l.sorted[i].laneKey
+		}
+		fromPartitions, fromLanes = append(fromPartitions, from.partition), append(fromLanes, from.lane)
+		uptoPartitions, uptoLanes = append(uptoPartitions, upto.partition), append(uptoLanes, upto.lane)
+		from = upto
+	}
+	return fromPartitions, fromLanes, uptoPartitions, uptoLanes
+}
+
+// find returns the position of a lane, or where it belongs.
+func (l *lanes) find(k laneKey) (int, bool) {
+	return slices.BinarySearchFunc(l.sorted, k, func(known *lane, k laneKey) int { return known.compare(k) })
+}
+
+// add adds a lane that was discovered. It counts as full until a claim shows otherwise.
+func (l *lanes) add(k laneKey, now time.Time) {
+	if i, known := l.find(k); !known {
+		l.sorted = slices.Insert(l.sorted, i, &lane{laneKey: k, foreign: !l.mine(k), full: true, used: now})
+	}
+}
+
+// demand is a claim for several lanes, in the order in which they are preferred.
+type demand struct {
+	partitions []int32
+	lanes      []string
+	since      []time.Time
+	shares     []int32
+	most       int // in all
+	sweep      bool
+}
+
+// demand returns the claim of up to most entries. allowed returns how many of a lane may be claimed.
+func (l *lanes) demand(most int, now time.Time, allowed func(lane string) int) demand {
+	d := demand{most: most, sweep: !now.Before(l.sweepAt)}
+	if d.sweep {
+		l.sorted = slices.DeleteFunc(l.sorted, func(k *lane) bool { return now.Sub(k.used) > forgetAfter })
+	}
+	full := 0
+	for _, k := range l.sorted {
+		k.asked, k.got = 0, 0
+		if k.full && !k.foreign {
+			full++
+		}
+	}
+	share := (most + full) / max(full, 1)
+	first, _ := l.find(l.after)
+	if first < len(l.sorted) && l.sorted[first].laneKey == l.after {
+		first++
+	}
+	taken := map[string]int{} // by lane, because a lane may have several partitions
+	for i := range l.sorted {
+		k := l.sorted[(first+i)%len(l.sorted)]
+		if k.foreign {
+			continue
+		}
+		if k.asked = min(share, allowed(k.lane)-taken[k.lane]); k.asked <= 0 {
+			k.asked = 0
+			continue
+		}
+		taken[k.lane] += k.asked
+		since := k.since
+		if d.sweep {
+			since = time.Time{}
+		}
+		d.partitions, d.lanes = append(d.partitions, k.partition), append(d.lanes, k.lane)
+		d.since, d.shares = append(d.since, since), append(d.shares, int32(k.asked))
+	}
+	return d
+}
+
+// got records an entry of the current claim.
+func (l *lanes) got(k laneKey, due, now time.Time) {
+	i, known := l.find(k)
+	if !known {
+		return
+	}
+	lane := l.sorted[i]
+	if lane.got++; lane.got == 1 || due.After(lane.newest) {
+		lane.newest = due
+	}
+	lane.used = now
+}
+
+// end records the end of a claim. now is the database's time, and begin this process's at the begin of the claim. The entries of each lane
+// were the oldest, so the next claim begins at the latest of them. more reports that there may be others to claim at once.
+func (l *lanes) end(d demand, picked, blocked, claimed int, now, begin time.Time) (more bool) {
+	// left is how many entries wait for a lower one that another transaction was changing.
+	left := picked - blocked - claimed
+	complete := picked < d.most && picked == claimed // all lanes were asked, and no entry was left out
+	more = picked == d.most || blocked > 0 || left > 0
+	last, turn := -1, 0
+	for i, k := range l.sorted {
+		k.full = k.asked > 0 && k.got == k.asked
+		more = more || k.full
+		switch {
+		case k.got > 0 && (k.full || !complete):
+			k.since = k.newest.Add(-sweepMargin)
+		case complete && k.asked > 0:
+			k.since = now.Add(-sweepMargin)
+		}
+		if position := l.position(i); k.got > 0 && position >= turn {
+			last, turn = i, position
+		}
+	}
+	if last >= 0 {
+		l.after = l.sorted[last].laneKey
+	}
+	if d.sweep {
+		l.sweepAt = begin.Add(max(sweepEvery, sweepShare*time.Since(begin)))
+	}
+	if left > 0 {
+		l.sweepAt = time.Time{}
+	}
+	return more
+}
+
+// position returns the position of a lane in the order of the current claim.
+func (l *lanes) position(i int) int {
+	first, known := l.find(l.after)
+	if known {
+		first++
+	}
+	return (i - first + 2*len(l.sorted)) % len(l.sorted)
+}

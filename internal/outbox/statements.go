@@ -1,0 +1,142 @@
+package outbox
+
+import "strings"
+
+// statements holds the statements of a turn, for one [Table].
+//
+// No plan may depend on the planner's estimate of the table's size: Postgres keeps plans, and may have made them when the table was
+// empty. So in a turn the planner may not sort, hash or scan a whole table. Rows are updated by an array of ids where a join would be
+// shorter. That leaves one index for each query.
+type statements struct {
+	discover, claim, claimIDs, send, unsend string
+	done, settle, promote, extend           string
+}
+
+const (
+	// sqlPlan returns the time of the turn.
+	sqlPlan = `SELECT now(), set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true),
+		set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true)`
+
+	// sqlNoWait makes the commit of a turn not wait for the disk. Results that Postgres loses in a crash are repeated.
+	sqlNoWait = `SELECT set_config('synchronous_commit', 'off', true)`
+
+	// sqlDiscover returns up to $5 lanes between the bounds, which are the lanes that the worker knows. So it does not read past index
+	// entries of their deleted rows.
+	sqlDiscover = `WITH RECURSIVE found (partition, lane, upto_partition, upto_lane) AS (
+			SELECT n.partition, n.lane, g.upto_partition, g.upto_lane
+			FROM unnest($1::int[], $2::text[], $3::int[], $4::text[]) AS g (from_partition, from_lane, upto_partition, upto_lane)
+			CROSS JOIN LATERAL (SELECT e.partition, e.lane FROM $name e WHERE e.state = 'waiting'
+				AND (e.partition, e.lane) > (g.from_partition, g.from_lane) AND (e.partition, e.lane) < (g.upto_partition, g.upto_lane)
+				ORDER BY e.partition, e.lane LIMIT 1) AS n
+		UNION ALL
+			SELECT n.partition, n.lane, f.upto_partition, f.upto_lane FROM found f
+			CROSS JOIN LATERAL (SELECT e.partition, e.lane FROM $name e WHERE e.state = 'waiting'
+				AND (e.partition, e.lane) > (f.partition, f.lane) AND (e.partition, e.lane) < (f.upto_partition, f.upto_lane)
+				ORDER BY e.partition, e.lane LIMIT 1) AS n
+		)
+		SELECT partition, lane FROM found LIMIT $5`
+
+	// sqlPickLanes picks the entries that are due, up to $4 of each lane and up to $5 in all. Lanes that come first are preferred.
+	sqlPickLanes = `SELECT c.id, c.subject, c.seq, c.due_at
+		FROM unnest($1::int[], $2::text[], $3::timestamptz[], $4::int[]) AS l (partition, lane, since, share)
+		CROSS JOIN LATERAL (SELECT e.id, e.subject, e.seq, e.due_at FROM $name e WHERE e.state = 'waiting' AND e.partition = l.partition
+			AND e.lane = l.lane AND e.due_at <= now() AND e.due_at >= l.since AND e.claimed_until <= now()
+			ORDER BY e.due_at LIMIT l.share FOR UPDATE SKIP LOCKED) AS c
+		LIMIT `
+
+	// sqlPickIDs picks entries that a broker delivered. It ignores those that are finished, claimed, blocked or delayed.
+	sqlPickIDs = `SELECT e.id, e.subject, e.seq FROM $name e WHERE e.id = ANY($1::text[]) AND e.state = 'waiting'
+		AND e.claimed_until <= now() AND (e.sent OR e.due_at <= now()) FOR UPDATE SKIP LOCKED`
+
+	// sqlOrder keeps the order of subjects among the picked entries. An entry with a lower unfinished one is not taken. It is blocked if
+	// the lower entry can be locked: then the result of the lower one, which unblocks it, comes later. If another transaction is
+	// changing the lower entry, the picked one stays as it is, and is picked again.
+	sqlOrder = `ordered AS MATERIALIZED (
+			SELECT p.id, (SELECT b.id FROM $name b WHERE b.subject = p.subject AND b.seq < p.seq AND b.$unfinished
+				ORDER BY b.seq LIMIT 1) AS lower FROM picked p
+		), locked AS MATERIALIZED (
+			SELECT b.id FROM $name b WHERE b.id = ANY(ARRAY(SELECT o.lower FROM ordered o WHERE o.lower IS NOT NULL)) AND b.$unfinished
+			FOR SHARE SKIP LOCKED
+		), blocked AS (
+			UPDATE $name e SET due_at = 'infinity', sent = false WHERE e.id = ANY(ARRAY(SELECT o.id FROM ordered o
+				WHERE o.lower = ANY(ARRAY(SELECT l.id FROM locked l UNION ALL SELECT p.id FROM picked p)))) RETURNING 1
+		), `
+
+	// The result of a claim has a row for each claimed entry, or one row without an entry. Its first columns are the numbers of picked
+	// and of blocked entries.
+	sqlClaim = `WITH picked AS MATERIALIZED ($pick), $order claimed AS (
+			UPDATE $name e SET claimed_until = now() + $lease::interval, claim = nextval('$name_numbers'), attempts = e.attempts + 1,
+				failures = e.failures + 1, again = false, sent = false
+			WHERE e.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NULL)) RETURNING e.*
+		)
+		SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM blocked), e.id, e.subject, e.lane, e.partition, e.payload, e.claim,
+			e.attempts, e.failures, e.reason, e.created_at, e.due_at $columns
+		FROM (SELECT) AS always LEFT JOIN claimed e ON true $joins`
+
+	// sqlSend marks entries as sent, so that they are due again after $6. At most $7 are sent and not begun: room is how many more may be.
+	sqlSend = `WITH room AS MATERIALIZED (
+			SELECT LEAST($5, GREATEST($7 - count(*), 0)) AS n FROM (SELECT FROM $name WHERE sent AND due_at > now() ORDER BY due_at LIMIT $7) AS sent
+		), picked AS MATERIALIZED ($pick), $order marked AS (
+			UPDATE $name e SET sent = true, due_at = now() + $6::interval
+			WHERE e.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NULL)) RETURNING e.id, e.lane, e.partition, e.created_at
+		)
+		SELECT (SELECT n FROM room), (SELECT count(*) FROM picked), (SELECT count(*) FROM blocked), e.id, e.lane, e.partition, e.created_at,
+			(SELECT p.due_at FROM picked p WHERE p.id = e.id)
+		FROM (SELECT) AS always LEFT JOIN marked e ON true`
+
+	sqlUnsend = `UPDATE $name SET sent = false, due_at = now() WHERE id = ANY($1::text[]) AND sent`
+
+	// An entry that was enqueued again while it was claimed is not done: sqlSettle makes it due.
+	sqlDelete = `DELETE FROM $name WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again RETURNING id`
+	sqlKeep   = `UPDATE $name SET state = 'done', settled_at = now(), claimed_until = '-infinity', claim = NULL, reason = ''
+		WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again RETURNING id`
+
+	// sqlSettle stores the other results. An entry without a delay keeps its place. One with a reason failed.
+	sqlSettle = `UPDATE $name e SET claimed_until = '-infinity', claim = NULL, again = false, settled_at = now(),
+			attempts = e.attempts - f.untried, failures = CASE WHEN e.again THEN 0 ELSE e.failures - f.uncounted END,
+			failing_since = CASE WHEN e.again THEN NULL WHEN f.reason IS NULL THEN e.failing_since ELSE coalesce(e.failing_since, now()) END,
+			reason = coalesce(f.reason, e.reason),
+			state = CASE WHEN NOT e.again AND (f.dead OR f.reason IS NOT NULL AND now() >= e.failing_since + $8::interval)
+				THEN 'dead' ELSE 'waiting' END,
+			due_at = CASE WHEN e.again OR f.delay IS NULL THEN LEAST(e.due_at, now()) WHEN f.reason IS NULL THEN now() + f.delay
+				ELSE LEAST(now() + f.delay, GREATEST(coalesce(e.failing_since, now()) + $8::interval, now())) END
+		FROM unnest($1::text[], $2::bigint[], $3::int[], $4::int[], $5::interval[], $6::bool[], $7::text[])
+			AS f (id, claim, untried, uncounted, delay, dead, reason)
+		WHERE e.id = ANY($1::text[]) AND e.id = f.id AND e.claim = f.claim RETURNING e.id, e.state = 'dead'`
+
+	// sqlPromote unblocks the lowest unfinished entry of each subject. It is a statement after the one that ended a lower entry, because it
+	// must see the entries that were blocked while that statement waited.
+	sqlPromote = `UPDATE $name SET due_at = now() WHERE state = 'waiting' AND due_at = 'infinity' AND id = ANY(ARRAY(
+		SELECT n.id FROM unnest($1::text[]) AS s (subject) CROSS JOIN LATERAL (
+			SELECT e.id, e.due_at FROM $name e WHERE e.subject = s.subject AND e.$unfinished ORDER BY e.seq LIMIT 1) AS n
+		WHERE n.due_at = 'infinity'))`
+
+	sqlExtend = `UPDATE $name SET claimed_until = now() + $3::interval WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) RETURNING id`
+)
+
+func newStatements(t Table) statements {
+	columns := ""
+	if t.Columns != "" {
+		columns = ", " + t.Columns
+	}
+	fill := func(sql string, pairs ...string) string {
+		for i := 0; i < len(pairs); i += 2 {
+			sql = strings.ReplaceAll(sql, pairs[i], pairs[i+1])
+		}
+		return strings.NewReplacer("$order", sqlOrder, "$columns", columns, "$joins", t.Joins).Replace(sql)
+	}
+	all := statements{
+		discover: sqlDiscover,
+		claim:    fill(sqlClaim, "$pick", sqlPickLanes+"$5", "$lease", "$6"),
+		claimIDs: fill(sqlClaim, "$pick", sqlPickIDs, "$lease", "$2"),
+		send:     fill(sqlSend, "$pick", sqlPickLanes+"(SELECT n FROM room)"),
+		unsend:   sqlUnsend, done: sqlDelete, settle: sqlSettle, promote: sqlPromote, extend: sqlExtend,
+	}
+	if t.KeepDone {
+		all.done = sqlKeep
+	}
+	for _, sql := range []*string{&all.discover, &all.claim, &all.claimIDs, &all.send, &all.unsend, &all.done, &all.settle, &all.promote, &all.extend} {
+		*sql = t.named(*sql)
+	}
+	return all
+}
