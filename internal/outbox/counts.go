@@ -54,7 +54,7 @@ const sqlCounts = `WITH RECURSIVE lanes (partition, lane) AS (
 // Counts returns a Count for every lane with a prefix that has entries, by name, for at most 1,000 lanes. Dead entries are counted among the
 // oldest 1,000 of all lanes. The cost does not depend on the number of entries.
 func (o *Outbox) Counts(ctx context.Context, prefix string) ([]Count, error) {
-	rows, err := o.db.Query(ctx, o.named(sqlCounts), CountLimit, maxLanes, prefix)
+	rows, err := o.db.Query(ctx, o.table.named(sqlCounts), CountLimit, maxLanes, prefix)
 	if err != nil {
 		return nil, fmt.Errorf("count entries of %s: %w", o.table.Name, err)
 	}

@@ -4,7 +4,181 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
+
+// State is the stored state of an entry.
+type State string
+
+// The states. A waiting entry may be due, delayed, blocked, sent or claimed.
+const (
+	Waiting State = "waiting"
+	Done    State = "done"
+	Dead    State = "dead"
+)
+
+// Item is an entry in the form that operators and their scripts see.
+type Item struct {
+	ID        string            `json:"id"`
+	Seq       int64             `json:"seq"`
+	Lane      string            `json:"lane"`
+	Subject   string            `json:"subject"`
+	Partition int               `json:"partition"`
+	State     State             `json:"state"`
+	Progress  string            `json:"progress"` // of a waiting one: waiting, delayed, blocked, sent or working; otherwise the state
+	Attempts  int               `json:"attempts"`
+	Failures  int               `json:"failures"`
+	Reason    string            `json:"reason"`
+	CreatedAt timefmt.Timestamp `json:"createdAt"`
+	DueAt     timefmt.Timestamp `json:"dueAt"`     // of a waiting one: when it may be claimed, or when its lease ends; zero while it is blocked
+	SettledAt timefmt.Timestamp `json:"settledAt"` // of the latest result
+	Payload   []byte            `json:"payload"`   // of Show only
+}
+
+// Filter selects entries. A zero field selects all.
+type Filter struct {
+	IDs     []string
+	State   State
+	Lane    string
+	Prefix  string // of the lane
+	Subject string
+	// Since and Until limit the time of insertion: from Since on, and before Until.
+	Since, Until time.Time
+	// After is the Seq of the last entry of the previous page.
+	After int64
+	// Limit is 1 to 1,000, for List. Default 100.
+	Limit int
+}
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+	// where is the condition for a filter's rows; zero fields match all rows.
+	where = `($1::text[] IS NULL OR id = ANY($1)) AND ($2 = '' OR state = $2) AND ($3 = '' OR lane = $3) AND starts_with(lane, $4)
+		AND ($5 = '' OR subject = $5) AND ($6::timestamptz IS NULL OR created_at >= $6) AND ($7::timestamptz IS NULL OR created_at < $7)`
+	items = `SELECT id, seq, lane, coalesce(subject, ''), partition, state, CASE WHEN state <> 'waiting' THEN state WHEN claimed_until > now() THEN 'working'
+			WHEN due_at = 'infinity' THEN 'blocked' WHEN sent THEN 'sent' WHEN due_at > now() THEN 'delayed' ELSE 'waiting' END,
+			attempts, failures, reason, created_at, CASE WHEN state = 'waiting' THEN nullif(GREATEST(due_at, claimed_until), 'infinity') END, settled_at`
+)
+
+// args returns the parameters of where, and others.
+func (f Filter) args(others ...any) []any {
+	var since, until *time.Time
+	if !f.Since.IsZero() {
+		since = &f.Since
+	}
+	if !f.Until.IsZero() {
+		until = &f.Until
+	}
+	return append([]any{f.IDs, string(f.State), f.Lane, f.Prefix, f.Subject, since, until}, others...)
+}
+
+// List returns the matching entries without their payloads, in the order of insertion.
+func (o *Outbox) List(ctx context.Context, f Filter) ([]Item, error) {
+	limit := defaultPage
+	if f.Limit > 0 {
+		limit = min(f.Limit, maxPage)
+	}
+	rows, err := o.db.Query(ctx, o.table.named(items+`, NULL::bytea FROM $name WHERE `+where+` AND seq > $8 ORDER BY seq LIMIT $9`), f.args(f.After, limit)...)
+	if err != nil {
+		return nil, fmt.Errorf("list entries of %s: %w", o.table.Name, err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Item])
+	if err != nil {
+		return nil, fmt.Errorf("list entries of %s: %w", o.table.Name, err)
+	}
+	return list, nil
+}
+
+// Show returns an entry with its payload, or an error that matches pgx.ErrNoRows.
+func (o *Outbox) Show(ctx context.Context, id string) (Item, error) {
+	rows, err := o.db.Query(ctx, o.table.named(items+`, payload FROM $name WHERE id = $1`), id)
+	if err != nil {
+		return Item{}, fmt.Errorf("read entry %s of %s: %w", id, o.table.Name, err)
+	}
+	item, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Item])
+	if err != nil {
+		return Item{}, fmt.Errorf("read entry %s of %s: %w", id, o.table.Name, err)
+	}
+	return item, nil
+}
+
+// Replay makes entries due again, with the same ids and no failures. Of those that match the filter it takes the dead ones; if the filter
+// has IDs, the finished ones too. It returns how many it changed. After an error some may have been changed, and another call changes the
+// rest. An entry that dies again meanwhile stays dead.
+//
+// A dead entry that blocks its subject keeps its place. Any other goes to the end of its subject, so that it is not worked on concurrently
+// with a later one.
+func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
+	n, err := o.change(ctx, f, `UPDATE $name SET state = 'waiting', attempts = 0, failures = 0, failing_since = NULL, reason = '',
+		due_at = now(), seq = CASE WHEN state = 'dead' AND `+fmt.Sprint(o.table.DeadBlocks)+` THEN seq ELSE nextval('$name_numbers') END`)
+	if err != nil {
+		return n, fmt.Errorf("replay entries of %s: %w", o.table.Name, err)
+	}
+	if n > 0 {
+		_ = o.notify(ctx) // the poll does the same, later
+	}
+	return n, nil
+}
+
+// Drop deletes the dead entries that match the filter; if it has IDs, the finished ones too. It returns their number. After an error some may
+// have been deleted.
+func (o *Outbox) Drop(ctx context.Context, f Filter) (int, error) {
+	n, err := o.change(ctx, f, `DELETE FROM $name`)
+	if err != nil {
+		return n, fmt.Errorf("drop entries of %s: %w", o.table.Name, err)
+	}
+	return n, nil
+}
+
+// change executes an UPDATE or DELETE for the matching entries that ended before it began.
+func (o *Outbox) change(ctx context.Context, f Filter, change string) (int, error) {
+	ended := `state = 'dead'` // its own index
+	if len(f.IDs) > 0 {
+		ended = `state <> 'waiting'`
+	}
+	var begin time.Time
+	if err := o.db.QueryRow(ctx, `SELECT now()`).Scan(&begin); err != nil {
+		return 0, err
+	}
+	return o.inChunks(ctx, change+` WHERE state <> 'waiting' AND seq = ANY(ARRAY(SELECT seq FROM $name WHERE `+ended+` AND `+where+` AND seq > $8
+		AND settled_at <= $9 ORDER BY seq LIMIT $10 FOR UPDATE))`, f.args(f.After, begin, chunk)...)
+}
+
+// inChunks executes a statement that changes up to chunk entries until none is left, and returns the number of changed entries.
+func (o *Outbox) inChunks(ctx context.Context, sql string, args ...any) (int, error) {
+	for done := 0; ; {
+		n, err := o.inChunk(ctx, sql, args...)
+		if done += n; err != nil || n < chunk {
+			return done, err
+		}
+	}
+}
+
+// inChunk executes a statement once, and unblocks the next entries of the changed entries' subjects.
+func (o *Outbox) inChunk(ctx context.Context, sql string, args ...any) (n int, err error) {
+	err = postgres.InTx(ctx, o.db, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, o.table.named(sql+` RETURNING coalesce(subject, '')`), args...)
+		if err != nil {
+			return err
+		}
+		subjects, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		n = len(subjects)
+		_, err = tx.Exec(ctx, o.sql.promote, subjects)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
 
 // Purge deletes finished entries of lanes with a prefix that ended longer ago than given, and returns their number. After an error some may
 // have been deleted. It reads the old entries once, in the order of their insertion: entries that are deleted and not vacuumed yet are read
@@ -13,7 +187,7 @@ func (o *Outbox) Purge(ctx context.Context, prefix string, older time.Duration) 
 	for done, after := 0, int64(0); ; {
 		var deleted int
 		var last bool
-		err := o.db.QueryRow(ctx, o.named(`WITH old AS MATERIALIZED (
+		err := o.db.QueryRow(ctx, o.table.named(`WITH old AS MATERIALIZED (
 				SELECT seq, created_at FROM $name WHERE seq > $1 ORDER BY seq LIMIT $3
 			), gone AS (
 				DELETE FROM $name WHERE seq = ANY(ARRAY(SELECT seq FROM old)) AND state = 'done' AND starts_with(lane, $4)
@@ -31,5 +205,51 @@ func (o *Outbox) Purge(ctx context.Context, prefix string, older time.Duration) 
 	}
 }
 
-// named returns a statement with the table's name.
-func (o *Outbox) named(sql string) string { return o.table.named(sql) }
+// Abandon makes waiting entries dead that were inserted longer ago than given, in the lanes that unknown reports, such as those of targets
+// that are no longer configured. It leaves out claimed entries. It returns the number of dead ones.
+func (o *Outbox) Abandon(ctx context.Context, unknown func(lane string) bool, older time.Duration, reason string) (n int, err error) {
+	err = o.eachLane(ctx, unknown, func(k laneKey) error {
+		changed, err := o.inChunks(ctx, `UPDATE $name SET state = 'dead', settled_at = now(), reason = $5, sent = false WHERE id = ANY(ARRAY(SELECT id FROM $name
+			WHERE state = 'waiting' AND partition = $1 AND lane = $2 AND created_at < now() - $3::interval AND claimed_until <= now()
+			ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED))`, k.partition, k.lane, older, chunk, printable(reason))
+		n += changed
+		return err
+	})
+	if err != nil {
+		return n, fmt.Errorf("abandon entries of %s: %w", o.table.Name, err)
+	}
+	return n, nil
+}
+
+// Hasten makes the first delayed entries of a lane due at once, for example because its target is back, and returns their number.
+func (o *Outbox) Hasten(ctx context.Context, lane string) (n int, err error) {
+	err = o.eachLane(ctx, func(l string) bool { return l == lane }, func(k laneKey) error {
+		changed, err := o.inChunk(ctx, `UPDATE $name SET due_at = now() WHERE id = ANY(ARRAY(SELECT id FROM $name
+			WHERE state = 'waiting' AND partition = $1 AND lane = $2 AND due_at > now() AND due_at < 'infinity' AND NOT sent AND claimed_until <= now()
+			ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED))`, k.partition, k.lane, maxPage)
+		n += changed
+		return err
+	})
+	if err != nil {
+		return n, fmt.Errorf("hasten entries of %s: %w", o.table.Name, err)
+	}
+	return n, nil
+}
+
+// eachLane calls do for each lane with waiting entries that is selected, for at most 1,000.
+func (o *Outbox) eachLane(ctx context.Context, selected func(lane string) bool, do func(laneKey) error) error {
+	var found []laneKey
+	var batch pgx.Batch
+	o.queueDiscover(&batch, &lanes{}, maxLanes, &found)
+	if err := o.db.SendBatch(ctx, &batch).Close(); err != nil {
+		return err
+	}
+	for _, k := range found {
+		if selected(k.lane) {
+			if err := do(k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,17 +1,69 @@
 package outboxtest
 
-import (
-	"testing"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/rollcall-dev/rollcall/internal/outbox"
-)
+import "testing"
 
 // Run runs the kit on a kind of table.
 func Run(t *testing.T, s Setup) {
 	for name, test := range map[string]func(*env){
-		"Run_Backlog_FinishesEveryEntry": backlog,
+		"Insert_RolledBack_NothingIsWorkedOn":              rolledBack,
+		"Insert_Delayed_WaitsForItsTime":                   insertedDelayed,
+		"Insert_IDTwice_Refused":                           insertedTwice,
+		"Again_WhileClaimed_WorkedOnAfterwards":            againWhileClaimed,
+		"Again_Repeated_NeverTwoHandlersOfOneEntry":        againConcurrently,
+		"Again_DelayedDoneOrDead_AsDocumented":             againStates,
+		"Run_Backlog_FinishesEveryEntry":                   backlog,
+		"Run_Results_CountAsDocumented":                    results,
+		"Run_FailedTooOften_Dead":                          maxFailures,
+		"Run_FailedForTooLong_Dead":                        retryFor,
+		"Run_HandlerPanics_CountsAsFailure":                panics,
+		"Run_ClaimsWithoutResult_CountAsFailures":          lostClaims,
+		"Run_LongHandler_KeepsItsClaim":                    longHandler,
+		"Run_ManyEntries_LimitsConcurrency":                concurrency,
+		"Run_SlowHandlers_HoldFewEntries":                  backpressure,
+		"Run_TwoWorkers_ShareEntries":                      sharing,
+		"Run_Stopped_DrainsAndGivesBack":                   drain,
+		"Run_DrainTimeout_EndsHandlers":                    drainTimeout,
+		"Subject_ManyWorkers_OneAtATimeInOrder":            subjectOrder,
+		"Subject_LowerEntryFails_OthersWait":               subjectFails,
+		"Subject_LowerEntryDies_BlocksAsConfigured":        subjectDies,
+		"Subject_ReplayedEntry_NeverConcurrent":            subjectReplayed,
+		"Lanes_OneHasABacklog_OthersAreServed":             laneBacklog,
+		"Lanes_ManyHaveABacklog_EqualShares":               laneShares,
+		"Lanes_Limited_AtMostThatMany":                     laneLimits,
+		"Lanes_Many_AllServed":                             laneMany,
+		"Partitions_TwoWorkers_ClaimTheirOwn":              partitions,
+		"Prefix_TwoWorkers_ClaimTheirOwn":                  prefixes,
+		"Operators_ListShowReplayDrop_ChangeOnlyNamedOnes": replayAndDrop,
+		"Operators_Filter_SelectsEntries":                  filters,
+		"Operators_Replay_FullSetOfAttempts":               replayAll,
+		"Operators_Purge_OldDoneEntriesOnly":               purge,
+		"Operators_Abandon_UnknownLanesOnly":               abandon,
+		"Operators_Hasten_DelayedEntriesOfTheLane":         hasten,
+		"Counts_EachState_Counted":                         counts,
+		"Faults_WorkerDiesAtAnyStep_EverythingEnds":        dies,
+		"Faults_AnyAnswerLost_EverythingEnds":              lostAnswers,
+		"Faults_DatabaseUnavailable_GoesOn":                unavailable,
+		"Faults_ListenerCutSilently_PollAndReconnect":      cutListener,
+		"Faults_PausedHolderWakes_ChangesNothing":          pausedHolder,
+		"Faults_LeaseEndsDuringHandler_ContextEnds":        leaseLost,
+		"Faults_ProcessClockWrong_ChangesNothing":          clocks,
+		"Million_Waiting_ClaimsAndCountsReadFewPages":      million,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(s.env(t))
+		})
+	}
+	if s.Transport == nil {
+		return
+	}
+	for name, test := range map[string]func(*env){
+		"Broker_Unavailable_GoesOn":                   brokerUnavailable,
+		"Broker_MessagesOfNoWork_Acknowledged":        strayMessages,
+		"Broker_LosesEverything_SentAgain":            brokerLoses,
+		"Broker_Backlog_HasAWindow":                   brokerWindow,
+		"Broker_MoreThanTheLimitOfALane_WaitsItsTurn": brokerLimit,
+		"Broker_DispatcherDiesAtAnyStep_SentAgain":    dispatcherDies,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -19,33 +71,3 @@ func Run(t *testing.T, s Setup) {
 		})
 	}
 }
-
-func backlog(e *env) {
-	list := append(entries("a", 500), entries("b", 200)...)
-	list[3].Payload, list[3].Partition = []byte("content\x00"), 7
-	e.insert(list[:600]...)
-	r := newRecord()
-	e.work(outbox.Config{Concurrency: 16, Handle: r.finish})
-	n := e.box.NewNotifier(nil, nil)
-	e.background(n.Run)
-	for _, entry := range list[600:] {
-		e.insert(entry)
-		n.Notify()
-	}
-	r.await(e.t, 1, ids(list)...)
-	e.settled(0)
-	for _, entry := range list {
-		works := r.of(entry.ID)
-		require.Len(e.t, works, 1)
-		require.Equal(e.t, entry, works[0].Entry)
-		require.Equal(e.t, 1, works[0].Attempts)
-		require.False(e.t, works[0].CreatedAt.IsZero())
-	}
-	done := 0
-	if e.Table.KeepDone {
-		done = len(list)
-	}
-	require.Equal(e.t, done, e.number(`SELECT count(*) FROM $name`))
-	require.NoError(e.t, n.Health())
-}
-

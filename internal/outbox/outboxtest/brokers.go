@@ -1,0 +1,182 @@
+package outboxtest
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+)
+
+// flaky is a transport that can be made to fail, and counts.
+type flaky struct {
+	outbox.Transport
+	sent, acknowledged atomic.Int32
+	lose               atomic.Bool
+
+	mu  sync.Mutex
+	err error
+}
+
+func (f *flaky) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+func (f *flaky) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// Send implements [outbox.Transport].
+func (f *flaky) Send(ctx context.Context, ids []string) error {
+	if err := f.failure(); err != nil {
+		return err
+	}
+	f.sent.Add(int32(len(ids)))
+	if f.lose.Load() {
+		return nil
+	}
+	return f.Transport.Send(ctx, ids)
+}
+
+// Receive implements [outbox.Transport].
+func (f *flaky) Receive(ctx context.Context, n int) ([]outbox.Message, error) {
+	if err := f.failure(); err != nil {
+		return nil, err
+	}
+	return f.Transport.Receive(ctx, n)
+}
+
+// Acknowledge implements [outbox.Transport].
+func (f *flaky) Acknowledge(ctx context.Context, messages []outbox.Message) error {
+	if err := f.failure(); err != nil {
+		return err
+	}
+	f.acknowledged.Add(int32(len(messages)))
+	return f.Transport.Acknowledge(ctx, messages)
+}
+
+// flaky makes the env's transport flaky.
+func (e *env) flaky() *flaky {
+	f := &flaky{Transport: e.transport}
+	e.transport = f
+	return f
+}
+
+func brokerUnavailable(e *env) {
+	f, r := e.flaky(), newRecord()
+	d := e.box.NewDispatcher(outbox.DispatcherConfig{Transport: f, ResendAfter: time.Hour, Logger: e.config(outbox.Config{}).Logger})
+	e.background(d.Run)
+	before := entries("before", 20)
+	f.fail(errBroker)
+	e.insert(before...)
+	e.eventually(func() bool { return d.Health() != nil }, "an outage that Health reports")
+	w, _ := e.workOn(e.box, outbox.Config{Concurrency: 4, Handle: r.finish})
+	e.eventually(func() bool { return w.Health() != nil }, "an outage that Health reports")
+	require.ErrorContains(e.t, w.Health(), errBroker.Error())
+	f.fail(nil)
+	e.eventually(func() bool { return d.Health() == nil && w.Health() == nil }, "the end of the outage")
+	// The marks of the failed sending were taken back, so all is sent again long before ResendAfter.
+	e.eventually(func() bool { return e.number(`SELECT count(*) FROM $name WHERE state = 'waiting' AND NOT sent AND claim IS NULL`) == 0 }, "all ids are sent")
+}
+
+func strayMessages(e *env) {
+	f, r := e.flaky(), newRecord()
+	release := make(chan struct{})
+	e.insert(outbox.Entry{ID: "delayed", Delay: time.Hour}, outbox.Entry{ID: "claimed"})
+	e.work(outbox.Config{Concurrency: 2, Handle: func(ctx context.Context, w outbox.Work) outbox.Result {
+		r.add(w)
+		<-release
+		return outbox.Finished()
+	}})
+	r.await(e.t, 1, "claimed")
+	e.eventually(func() bool { return f.acknowledged.Load() > 0 }, "the message of the claimed entry is acknowledged")
+	before := f.acknowledged.Load()
+	require.NoError(e.t, f.Transport.Send(e.t.Context(), []string{"unknown", "delayed", "claimed"}))
+	e.eventually(func() bool { return f.acknowledged.Load() >= before+3 }, "all messages are acknowledged")
+	close(release)
+	e.settled(1)
+	require.NoError(e.t, f.Transport.Send(e.t.Context(), []string{"claimed"})) // finished
+	e.eventually(func() bool { return f.acknowledged.Load() >= before+4 }, "all messages are acknowledged")
+	require.Equal(e.t, []string{"claimed"}, r.all())
+}
+
+func brokerLoses(e *env) {
+	f, r := e.flaky(), newRecord()
+	f.lose.Store(true)
+	e.work(outbox.Config{Concurrency: 4, Handle: r.finish})
+	list := entries("a", 5)
+	e.insert(list...)
+	e.eventually(func() bool { return int(f.sent.Load()) >= 2*len(list) }, "the ids are sent again")
+	require.Empty(e.t, r.all())
+	f.lose.Store(false)
+	r.await(e.t, 1, ids(list)...)
+	e.settled(0)
+}
+
+func brokerWindow(e *env) {
+	f := e.flaky()
+	f.lose.Store(true)
+	const window = 1000
+	list := entries("a", window+500)
+	e.insert(list...)
+	d := e.box.NewDispatcher(outbox.DispatcherConfig{Transport: f, ResendAfter: time.Hour})
+	e.background(d.Run)
+	e.eventually(func() bool { return int(f.sent.Load()) >= window }, "the window is full")
+	e.exec(`DELETE FROM $name WHERE id IN (SELECT id FROM $name WHERE sent ORDER BY seq LIMIT 100)`) // begun
+	e.eventually(func() bool { return int(f.sent.Load()) == window+100 }, "others are sent")
+	require.Equal(e.t, window, e.number(`SELECT count(*) FROM $name WHERE sent`))
+}
+
+func brokerLimit(e *env) {
+	var running, most atomic.Int32
+	r := newRecord()
+	e.work(outbox.Config{Concurrency: 10, Limits: func(string) int { return 1 }, Handle: func(ctx context.Context, w outbox.Work) outbox.Result {
+		most.Store(max(most.Load(), running.Add(1)))
+		<-time.After(time.Millisecond)
+		running.Add(-1)
+		return r.finish(ctx, w)
+	}})
+	list := entries("a", 8)
+	e.insert(list...)
+	r.await(e.t, 1, ids(list)...)
+	require.EqualValues(e.t, 1, most.Load())
+}
+
+// dispatcherDies ends a dispatcher at each of its requests, before or after it. Another one sends everything.
+func dispatcherDies(e *env) {
+	r := newRecord()
+	e.workOn(e.box, outbox.Config{Concurrency: 4, Handle: r.finish})
+	for n := range 6 {
+		for _, f := range []fault{cutBefore, cutAfter} {
+			p := e.proxy()
+			db := e.through(p)
+			var requests atomic.Int32
+			died := make(chan struct{})
+			die := sync.OnceFunc(func() { close(died) })
+			p.onRequest(func(request string) fault {
+				if !isTurn(request) || int(requests.Add(1)) <= n {
+					return pass
+				}
+				die()
+				return f
+			})
+			list := scenario(100*n + int(f))
+			e.insert(list...)
+			stop := e.dispatch(e.open(db))
+			<-died
+			p.setDown(true)
+			end := e.dispatch(e.box)
+			r.await(e.t, 1, ids(list)...)
+			e.settled(0)
+			stop()
+			end()
+		}
+	}
+}
