@@ -37,6 +37,7 @@ type lane struct {
 	full    bool      // the last claim got as many entries as it asked for, so there may be more
 	since   time.Time // the lowest due_at of the next claim, by the database's clock; zero: the oldest entry
 	asked   int       // by the current claim
+	denied  bool      // by the current claim: other partitions of the lane asked for as many as the lane may get
 	got     int       // by the current claim
 	newest  time.Time // the latest due_at that the current claim got
 	used    time.Time // of the latest entry, by this process's clock
@@ -99,7 +100,7 @@ func (l *lanes) demand(most int, now time.Time, allowed func(lane string) int) d
 	}
 	full := 0
 	for _, k := range l.sorted {
-		k.asked, k.got = 0, 0
+		k.asked, k.got, k.denied = 0, 0, false
 		if k.full && !k.foreign {
 			full++
 		}
@@ -109,17 +110,26 @@ func (l *lanes) demand(most int, now time.Time, allowed func(lane string) int) d
 	if first < len(l.sorted) && l.sorted[first].laneKey == l.after {
 		first++
 	}
-	taken := map[string]int{} // by lane, because a lane may have several partitions
+	// A lane may have several partitions. Full ones divide its limit. The others are probably empty, so they leave it to the full ones; the
+	// worker gives back the claims that exceed the limit.
+	taken := map[string]int{}
 	for i := range l.sorted {
 		k := l.sorted[(first+i)%len(l.sorted)]
 		if k.foreign {
 			continue
 		}
-		if k.asked = min(share, allowed(k.lane)-taken[k.lane]); k.asked <= 0 {
+		most := allowed(k.lane)
+		if k.full {
+			k.denied = most > 0 && most <= taken[k.lane]
+			most -= taken[k.lane]
+		}
+		if k.asked = min(share, most); k.asked <= 0 {
 			k.asked = 0
 			continue
 		}
-		taken[k.lane] += k.asked
+		if k.full {
+			taken[k.lane] += k.asked
+		}
 		since := k.since
 		if d.sweep {
 			since = time.Time{}
@@ -151,9 +161,12 @@ func (l *lanes) end(d demand, picked, blocked, claimed int, now, begin time.Time
 	complete := picked < d.most && picked == claimed // all lanes were asked, and no entry was left out
 	more = picked == d.most || blocked > 0 || left > 0
 	last, turn := -1, 0
+	denied, emptied := false, false
 	for i, k := range l.sorted {
-		k.full = k.asked > 0 && k.got == k.asked
-		more = more || k.full
+		emptied = emptied || k.full && k.got < k.asked
+		denied = denied || k.denied
+		k.full = k.denied || k.asked > 0 && k.got == k.asked
+		more = more || k.full && !k.denied
 		switch {
 		case k.got > 0 && (k.full || !complete):
 			k.since = k.newest.Add(-sweepMargin)
@@ -164,6 +177,7 @@ func (l *lanes) end(d demand, picked, blocked, claimed int, now, begin time.Time
 			last, turn = i, position
 		}
 	}
+	more = more || denied && emptied // the limit that an empty partition left
 	if last >= 0 {
 		l.after = l.sorted[last].laneKey
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -36,7 +37,8 @@ type Handler func(context.Context, Work) Result
 var (
 	// ErrStopped is the cause of the end of a handler's context after Config.DrainTimeout.
 	ErrStopped = errors.New("the worker stops")
-	// ErrLeaseLost is the cause of the end of a handler's context when its lease ended. The result of the handler is ignored.
+	// ErrLeaseLost is the cause of the end of a handler's context when its lease ended. Its result is stored only if no other process has
+	// claimed the entry meanwhile.
 	ErrLeaseLost = errors.New("the lease of the entry was lost")
 )
 
@@ -96,7 +98,7 @@ func (c Config) complete() (Config, error) {
 		errs = append(errs, fmt.Errorf("partition %d of %d: must be from 0 and below the number of partitions", c.Partition, c.Partitions))
 	}
 	if c.Limits == nil {
-		c.Limits = func(string) int { return c.Concurrency + chunk }
+		c.Limits = func(string) int { return math.MaxInt }
 	}
 	c.Component = cmp.Or(c.Component, "outbox")
 	if c.Logger == nil {
@@ -301,7 +303,11 @@ func (w *Worker) turn(ctx context.Context, claiming bool) (more bool, err error)
 	claims, over := w.hold(t.claims)
 	w.mu.Unlock()
 	for _, c := range over {
-		w.settle(c, Result{Kind: KindReturned, Delay: overLimitPause})
+		r := Returned()
+		if w.cfg.Transport != nil {
+			r.Delay = overLimitPause
+		}
+		w.settle(c, r)
 	}
 	for _, c := range w.pool.add(t.most+len(messages), claims) {
 		w.settle(c, Returned())
@@ -323,12 +329,12 @@ func (w *Worker) renewed(c *claim, begin time.Time, kept bool) {
 }
 
 // hold adds claims to those that are held. It returns the claims to work on, and those that exceed the limit of their lane: a claim of ids
-// does not know their lanes. w.mu is held.
+// does not know their lanes, and a lane may have several partitions. w.mu is held.
 func (w *Worker) hold(all []*claim) (claims, over []*claim) {
 	for _, c := range all {
 		w.held[c] = struct{}{}
 		w.working[c.Lane]++
-		if w.cfg.Transport != nil && w.working[c.Lane] > w.cfg.Limits(c.Lane) {
+		if w.working[c.Lane] > w.cfg.Limits(c.Lane) {
 			over = append(over, c)
 		} else {
 			claims = append(claims, c)

@@ -83,7 +83,9 @@ func brokerUnavailable(e *env) {
 	f.fail(nil)
 	e.eventually(func() bool { return d.Health() == nil && w.Health() == nil }, "the end of the outage")
 	// The marks of the failed sending were taken back, so all is sent again long before ResendAfter.
-	e.eventually(func() bool { return e.number(`SELECT count(*) FROM $name WHERE state = 'waiting' AND NOT sent AND claim IS NULL`) == 0 }, "all ids are sent")
+	e.eventually(func() bool {
+		return e.number(`SELECT count(*) FROM $name WHERE state = 'waiting' AND NOT sent AND claim IS NULL`) == 0
+	}, "all ids are sent")
 }
 
 func strayMessages(e *env) {

@@ -126,6 +126,8 @@ func dies(e *env) {
 			var others sync.Map // handlers of the dead process have no effect
 			_, end := e.workOn(e.box, outbox.Config{Lease: time.Second, Concurrency: 3, Handle: e.plays(r, &others)})
 			e.check(r, round)
+			p.onRequest(nil)
+			p.setDown(false) // otherwise it would wait for the database
 			stop()
 			end()
 		}
@@ -268,20 +270,22 @@ func pausedHolder(e *env) {
 
 // leaseLost ends a handler's context when its lease cannot be extended, and when another claim has the entry.
 func leaseLost(e *env) {
-	causes := make(chan error, 2)
+	causes, r := make(chan error, 2), newRecord()
 	handle := func(ctx context.Context, w outbox.Work) outbox.Result {
-		if w.Attempts > 1 {
+		if len(r.of(w.ID)) > 1 {
 			return outbox.Finished()
 		}
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
-		return outbox.GiveUp("ignored")
+		if w.ID == "taken" {
+			return outbox.GiveUp("ignored")
+		}
+		return outbox.Returned() // no other worker has claimed it
 	}
 	p := e.proxy()
 	if e.transport != nil {
 		e.dispatch(e.box)
 	}
-	r := newRecord()
 	e.workOn(e.open(e.through(p)), outbox.Config{Lease: shortLease, Concurrency: 2, Handle: func(ctx context.Context, w outbox.Work) outbox.Result {
 		r.add(w)
 		return handle(ctx, w)
