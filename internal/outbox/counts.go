@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CountLimit is the highest number in a [Count]. It means at least that many.
+// CountLimit is the highest number in a [Count]. It means at least that many. With more than 30 lanes the numbers end lower, but not below 20.
 const CountLimit = 1000
 
 // Count holds the numbers of a lane's entries, each at most [CountLimit].
 type Count struct {
 	Lane    string `json:"lane"`
-	Waiting int    `json:"waiting"` // due, and not claimed
+	Waiting int    `json:"waiting"` // due, or sent to a broker, and not claimed
 	Delayed int    `json:"delayed"` // due later
 	Blocked int    `json:"blocked"` // behind an unfinished entry of the subject, as far as claims have found them
 	Working int    `json:"working"` // claimed
@@ -26,26 +26,33 @@ type Count struct {
 // maxLanes is how many lanes Counts returns at most.
 const maxLanes = 1000
 
-// sqlCounts reads at most CountLimit entries of each lane and kind, by the index. Counters in a table of their own would be exact, but every
+// countBudget is how many entries of each kind Counts reads of all lanes together; but at least 20 of each.
+const countBudget = 30_000
+
+// sqlCounts reads at most $1 entries of each lane and kind, by the index, and fewer if there are many lanes. Counters in a table of their own would be exact, but every
 // insert and every result of a lane would wait for the row of its counter.
 const sqlCounts = `WITH RECURSIVE lanes (partition, lane) AS (
 		(SELECT e.partition, e.lane FROM $name e WHERE e.state = 'waiting' ORDER BY e.partition, e.lane LIMIT 1)
 	UNION ALL
 		SELECT n.partition, n.lane FROM lanes l CROSS JOIN LATERAL (SELECT e.partition, e.lane FROM $name e
 			WHERE e.state = 'waiting' AND (e.partition, e.lane) > (l.partition, l.lane) ORDER BY e.partition, e.lane LIMIT 1) AS n
+	), few AS MATERIALIZED (
+		SELECT * FROM lanes LIMIT $2
+	), most AS MATERIALIZED (
+		SELECT LEAST($1, GREATEST($4 / GREATEST(count(*), 1), 20)) AS n FROM few
 	), counted AS (
-		SELECT l.lane, d.waiting, a.delayed, b.blocked, d.working + a.working AS working, 0::bigint AS dead, LEAST(d.oldest, a.oldest, b.oldest) AS oldest
-		FROM (SELECT * FROM lanes LIMIT $2) AS l
+		SELECT l.lane, d.waiting + a.sent AS waiting, a.delayed, b.blocked, d.working + a.working AS working, 0::bigint AS dead, LEAST(d.oldest, a.oldest, b.oldest) AS oldest
+		FROM few l
 		CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE claimed_until <= now()) AS waiting, count(*) FILTER (WHERE claimed_until > now()) AS working,
 			min(created_at) AS oldest FROM (SELECT e.claimed_until, e.created_at FROM $name e WHERE e.state = 'waiting'
-				AND e.partition = l.partition AND e.lane = l.lane AND e.due_at <= now() ORDER BY e.due_at LIMIT $1) AS due) AS d
-		CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE claimed_until <= now()) AS delayed, count(*) FILTER (WHERE claimed_until > now()) AS working,
-			min(created_at) AS oldest FROM (SELECT e.claimed_until, e.created_at FROM $name e WHERE e.state = 'waiting'
-				AND e.partition = l.partition AND e.lane = l.lane AND e.due_at > now() AND e.due_at < 'infinity' ORDER BY e.due_at LIMIT $1) AS later) AS a
+				AND e.partition = l.partition AND e.lane = l.lane AND e.due_at <= now() ORDER BY e.due_at LIMIT (SELECT n FROM most)) AS due) AS d
+		CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE claimed_until <= now() AND NOT sent) AS delayed, count(*) FILTER (WHERE claimed_until > now()) AS working,
+			count(*) FILTER (WHERE claimed_until <= now() AND sent) AS sent, min(created_at) AS oldest FROM (SELECT e.claimed_until, e.created_at, e.sent FROM $name e WHERE e.state = 'waiting'
+				AND e.partition = l.partition AND e.lane = l.lane AND e.due_at > now() AND e.due_at < 'infinity' ORDER BY e.due_at LIMIT (SELECT n FROM most)) AS later) AS a
 		CROSS JOIN LATERAL (SELECT count(*) AS blocked, min(created_at) AS oldest FROM (SELECT e.created_at FROM $name e WHERE e.state = 'waiting'
-				AND e.partition = l.partition AND e.lane = l.lane AND e.due_at = 'infinity' LIMIT $1) AS behind) AS b
+				AND e.partition = l.partition AND e.lane = l.lane AND e.due_at = 'infinity' LIMIT (SELECT n FROM most)) AS behind) AS b
 	UNION ALL
-		SELECT lane, 0, 0, 0, 0, count(*), NULL FROM (SELECT lane FROM $name WHERE state = 'dead' ORDER BY seq LIMIT $1) AS dead GROUP BY lane
+		SELECT lane, 0, 0, 0, 0, count(*), NULL FROM (SELECT lane FROM $name WHERE state = 'dead' ORDER BY created_at, seq LIMIT $1) AS dead GROUP BY lane
 	)
 	SELECT lane, LEAST(sum(waiting), $1)::int, LEAST(sum(delayed), $1)::int, LEAST(sum(blocked), $1)::int, LEAST(sum(working), $1)::int,
 		LEAST(sum(dead), $1)::int, coalesce(extract(epoch FROM now() - min(oldest)), 0)::float8
@@ -54,7 +61,7 @@ const sqlCounts = `WITH RECURSIVE lanes (partition, lane) AS (
 // Counts returns a Count for every lane with a prefix that has entries, by name, for at most 1,000 lanes. Dead entries are counted among the
 // oldest 1,000 of all lanes. The cost does not depend on the number of entries.
 func (o *Outbox) Counts(ctx context.Context, prefix string) ([]Count, error) {
-	rows, err := o.db.Query(ctx, o.table.named(sqlCounts), CountLimit, maxLanes, prefix)
+	rows, err := o.db.Query(ctx, o.table.named(sqlCounts), CountLimit, maxLanes, prefix, countBudget)
 	if err != nil {
 		return nil, fmt.Errorf("count entries of %s: %w", o.table.Name, err)
 	}

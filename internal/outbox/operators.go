@@ -48,8 +48,8 @@ type Filter struct {
 	Subject string
 	// Since and Until limit the time of insertion: from Since on, and before Until.
 	Since, Until time.Time
-	// After is the Seq of the last entry of the previous page.
-	After int64
+	// After is the last entry of the previous page.
+	After *Item
 	// Limit is 1 to 1,000, for List. Default 100.
 	Limit int
 }
@@ -83,7 +83,12 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Item, error) {
 	if f.Limit > 0 {
 		limit = min(f.Limit, maxPage)
 	}
-	rows, err := o.db.Query(ctx, o.table.named(items+`, NULL::bytea FROM $name WHERE `+where+` AND seq > $8 ORDER BY seq LIMIT $9`), f.args(f.After, limit)...)
+	after := Item{Seq: -1}
+	if f.After != nil {
+		after = *f.After
+	}
+	rows, err := o.db.Query(ctx, o.table.named(items+`, NULL::bytea FROM $name WHERE `+where+` AND (created_at, seq) > ($8, $9)
+		ORDER BY created_at, seq LIMIT $10`), f.args(after.CreatedAt.Time, after.Seq, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("list entries of %s: %w", o.table.Name, err)
 	}
@@ -145,8 +150,8 @@ func (o *Outbox) change(ctx context.Context, f Filter, change string) (int, erro
 	if err := o.db.QueryRow(ctx, `SELECT now()`).Scan(&begin); err != nil {
 		return 0, err
 	}
-	return o.inChunks(ctx, change+` WHERE state <> 'waiting' AND seq = ANY(ARRAY(SELECT seq FROM $name WHERE `+ended+` AND `+where+` AND seq > $8
-		AND settled_at <= $9 ORDER BY seq LIMIT $10 FOR UPDATE))`, f.args(f.After, begin, chunk)...)
+	return o.inChunks(ctx, change+` WHERE id = ANY(ARRAY(SELECT id FROM $name WHERE `+ended+` AND `+where+`
+		AND settled_at <= $8 ORDER BY created_at, seq LIMIT $9 FOR UPDATE))`, f.args(begin, chunk)...)
 }
 
 // inChunks executes a statement that changes up to chunk entries until none is left, and returns the number of changed entries.
@@ -184,22 +189,21 @@ func (o *Outbox) inChunk(ctx context.Context, sql string, args ...any) (n int, e
 // have been deleted. It reads the old entries once, in the order of their insertion: entries that are deleted and not vacuumed yet are read
 // once, not for each chunk.
 func (o *Outbox) Purge(ctx context.Context, prefix string, older time.Duration) (int, error) {
-	for done, after := 0, int64(0); ; {
-		var deleted int
-		var last bool
+	for done, after := 0, (Item{Seq: -1}); ; {
+		var seen, deleted int
 		err := o.db.QueryRow(ctx, o.table.named(`WITH old AS MATERIALIZED (
-				SELECT seq, created_at FROM $name WHERE seq > $1 ORDER BY seq LIMIT $3
+				SELECT id, created_at, seq, state = 'done' AND starts_with(lane, $1) AND settled_at < now() - $2::interval AS ended FROM $name
+				WHERE created_at < now() - $2::interval AND (created_at, seq) > ($3, $4) ORDER BY created_at, seq LIMIT $5
 			), gone AS (
-				DELETE FROM $name WHERE seq = ANY(ARRAY(SELECT seq FROM old)) AND state = 'done' AND starts_with(lane, $4)
-					AND settled_at < now() - $2::interval RETURNING 1)
-			SELECT (SELECT count(*) FROM gone), coalesce((SELECT max(seq) FROM old), $1),
-				NOT EXISTS (SELECT FROM old WHERE created_at < now() - $2::interval)`),
-			after, older, chunk, prefix).Scan(&deleted, &after, &last)
+				DELETE FROM $name WHERE id = ANY(ARRAY(SELECT id FROM old WHERE ended)) AND state = 'done' RETURNING 1)
+			SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), last.created_at, coalesce(last.seq, 0)
+			FROM (SELECT) AS always LEFT JOIN (SELECT created_at, seq FROM old ORDER BY created_at DESC, seq DESC LIMIT 1) AS last ON true`),
+			prefix, older, after.CreatedAt.Time, after.Seq, chunk).Scan(&seen, &deleted, &after.CreatedAt, &after.Seq)
 		if err != nil {
 			return done, fmt.Errorf("purge entries of %s: %w", o.table.Name, err)
 		}
 		done += deleted
-		if last { // the others are not old enough
+		if seen < chunk {
 			return done, nil
 		}
 	}

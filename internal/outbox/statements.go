@@ -44,9 +44,12 @@ const (
 			ORDER BY e.due_at LIMIT l.share FOR UPDATE SKIP LOCKED) AS c
 		LIMIT `
 
-	// sqlPickIDs picks entries that a broker delivered. It ignores those that are finished, claimed, blocked or delayed.
-	sqlPickIDs = `SELECT e.id, e.subject, e.seq FROM $name e WHERE e.id = ANY($1::text[]) AND e.state = 'waiting'
-		AND e.claimed_until <= now() AND (e.sent OR e.due_at <= now()) FOR UPDATE SKIP LOCKED`
+	// sqlPickIDs picks entries that a broker delivered. It ignores those that are finished, claimed, blocked or delayed. They are filtered after
+	// the search for ids, because the planner might search the partial index of their states instead.
+	sqlPickIDs = `SELECT g.id, g.subject, g.seq FROM given g WHERE g.state = 'waiting' AND g.claimed_until <= now() AND (g.sent OR g.due_at <= now())`
+	sqlGiven   = `given AS MATERIALIZED (
+			SELECT e.id, e.subject, e.seq, e.state, e.claimed_until, e.sent, e.due_at FROM $name e WHERE e.id = ANY($1::text[]) FOR UPDATE SKIP LOCKED
+		), `
 
 	// sqlOrder keeps the order of subjects among the picked entries. An entry with a lower unfinished one is not taken. It is blocked if
 	// the lower entry can be locked: then the result of the lower one, which unblocks it, comes later. If another transaction is
@@ -55,16 +58,15 @@ const (
 			SELECT p.id, (SELECT b.id FROM $name b WHERE b.subject = p.subject AND b.seq < p.seq AND b.$unfinished
 				ORDER BY b.seq LIMIT 1) AS lower FROM picked p
 		), locked AS MATERIALIZED (
-			SELECT b.id FROM $name b WHERE b.id = ANY(ARRAY(SELECT o.lower FROM ordered o WHERE o.lower IS NOT NULL)) AND b.$unfinished
-			FOR SHARE SKIP LOCKED
+			SELECT b.id, b.state FROM $name b WHERE b.id = ANY(ARRAY(SELECT o.lower FROM ordered o WHERE o.lower IS NOT NULL)) FOR SHARE SKIP LOCKED
 		), blocked AS (
 			UPDATE $name e SET due_at = 'infinity', sent = false WHERE e.id = ANY(ARRAY(SELECT o.id FROM ordered o
-				WHERE o.lower = ANY(ARRAY(SELECT l.id FROM locked l UNION ALL SELECT p.id FROM picked p)))) RETURNING 1
+				WHERE o.lower = ANY(ARRAY(SELECT l.id FROM locked l WHERE l.$unfinished UNION ALL SELECT p.id FROM picked p)))) RETURNING 1
 		), `
 
 	// The result of a claim has a row for each claimed entry, or one row without an entry. Its first columns are the numbers of picked
 	// and of blocked entries.
-	sqlClaim = `WITH picked AS MATERIALIZED ($pick), $order claimed AS (
+	sqlClaim = `WITH $given picked AS MATERIALIZED ($pick), $order claimed AS (
 			UPDATE $name e SET claimed_until = now() + $lease::interval, claim = nextval('$name_numbers'), attempts = e.attempts + 1,
 				failures = e.failures + 1, again = false, sent = false
 			WHERE e.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NULL)) RETURNING e.*
@@ -84,7 +86,9 @@ const (
 			(SELECT p.due_at FROM picked p WHERE p.id = e.id)
 		FROM (SELECT) AS always LEFT JOIN marked e ON true`
 
-	sqlUnsend = `UPDATE $name SET sent = false, due_at = now() WHERE id = ANY($1::text[]) AND sent`
+	// sqlUnsend does not change an entry that a worker has begun. It searches by id alone, like sqlPickIDs.
+	sqlUnsend = `WITH $given unsent AS (SELECT id FROM given WHERE sent)
+		UPDATE $name SET sent = false, due_at = now() WHERE id = ANY(ARRAY(SELECT id FROM unsent))`
 
 	// An entry that was enqueued again while it was claimed is not done: sqlSettle makes it due.
 	sqlDelete = `DELETE FROM $name WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again RETURNING id`
@@ -106,10 +110,10 @@ const (
 
 	// sqlPromote unblocks the lowest unfinished entry of each subject. It is a statement after the one that ended a lower entry, because it
 	// must see the entries that were blocked while that statement waited.
-	sqlPromote = `UPDATE $name SET due_at = now() WHERE state = 'waiting' AND due_at = 'infinity' AND id = ANY(ARRAY(
+	sqlPromote = `UPDATE $name SET due_at = now() WHERE due_at = 'infinity' AND id = ANY(ARRAY(
 		SELECT n.id FROM unnest($1::text[]) AS s (subject) CROSS JOIN LATERAL (
-			SELECT e.id, e.due_at FROM $name e WHERE e.subject = s.subject AND e.$unfinished ORDER BY e.seq LIMIT 1) AS n
-		WHERE n.due_at = 'infinity'))`
+			SELECT e.id, e.state, e.due_at FROM $name e WHERE e.subject = s.subject AND e.$unfinished ORDER BY e.seq LIMIT 1) AS n
+		WHERE n.state = 'waiting' AND n.due_at = 'infinity'))`
 
 	sqlExtend = `UPDATE $name SET claimed_until = now() + $3::interval WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) RETURNING id`
 )
@@ -127,8 +131,8 @@ func newStatements(t Table) statements {
 	}
 	all := statements{
 		discover: sqlDiscover,
-		claim:    fill(sqlClaim, "$pick", sqlPickLanes+"$5", "$lease", "$6"),
-		claimIDs: fill(sqlClaim, "$pick", sqlPickIDs, "$lease", "$2"),
+		claim:    fill(sqlClaim, "$given", "", "$pick", sqlPickLanes+"$5", "$lease", "$6"),
+		claimIDs: fill(sqlClaim, "$given", sqlGiven, "$pick", sqlPickIDs, "$lease", "$2"),
 		send:     fill(sqlSend, "$pick", sqlPickLanes+"(SELECT n FROM room)"),
 		unsend:   sqlUnsend, done: sqlDelete, settle: sqlSettle, promote: sqlPromote, extend: sqlExtend,
 	}

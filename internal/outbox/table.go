@@ -87,7 +87,7 @@ CREATE TABLE $name (
     due_at        timestamptz NOT NULL DEFAULT now(),       -- not claimed before; infinity: a lower entry of the subject blocks it
 
     id            text        COLLATE "C" PRIMARY KEY DEFAULT gen_random_uuid()::text,
-    seq           bigint      NOT NULL UNIQUE DEFAULT nextval('$name_numbers'), -- the order within a subject
+    seq           bigint      NOT NULL DEFAULT nextval('$name_numbers'), -- the order within a subject
     created_at    timestamptz NOT NULL DEFAULT now(),
     partition     integer     NOT NULL DEFAULT 0 CHECK (partition BETWEEN 0 AND 1000000),
     lane          text        COLLATE "C" NOT NULL DEFAULT '',
@@ -103,7 +103,10 @@ CREATE TABLE $name (
 -- Entries that may be claimed, by lane. A claim can use no other index for them.
 CREATE INDEX $name_due ON $name (partition, lane, due_at) WHERE state = 'waiting';
 CREATE INDEX $name_subject ON $name (subject, seq) WHERE subject IS NOT NULL AND $unfinished;
-CREATE INDEX $name_dead ON $name (seq) WHERE state = 'dead';
+-- For operators. No index begins with seq: Postgres might search it for the lowest entry of a subject.
+CREATE INDEX $name_created ON $name (created_at, seq);
+CREATE INDEX $name_dead ON $name (created_at, seq) WHERE state = 'dead';
+-- Entries that a broker has, by the time at which they are sent again.
 CREATE INDEX $name_sent ON $name (due_at) WHERE sent;
 `
 

@@ -87,7 +87,7 @@ func filters(e *env) {
 	require.Equal(e.t, []string{"y/1-1"}, select_(outbox.Filter{IDs: []string{"y/1-1"}}))
 	items, err := e.box.List(ctx, outbox.Filter{Limit: 2})
 	require.NoError(e.t, err)
-	require.Equal(e.t, ids(list[2:]), select_(outbox.Filter{After: items[1].Seq}))
+	require.Equal(e.t, ids(list[2:]), select_(outbox.Filter{After: &items[1]}))
 	require.Equal(e.t, ids(list[1:]), select_(outbox.Filter{Since: items[1].CreatedAt.Time}))
 	require.Equal(e.t, ids(list[:1]), select_(outbox.Filter{Until: items[1].CreatedAt.Time}))
 }

@@ -24,6 +24,9 @@ const patience = 3 * time.Minute
 // shortLease is for tests that wait for its end.
 const shortLease = 2 * time.Second
 
+// resendAfter is when the dispatchers of most tests send again.
+const resendAfter = 700 * time.Millisecond
+
 // Setup is a kind of table, and perhaps a broker. Each test gets a database of its own with the table.
 type Setup struct {
 	Table outbox.Table
@@ -146,7 +149,7 @@ func (e *env) workOn(box *outbox.Outbox, cfg outbox.Config) (w *outbox.Worker, s
 func (e *env) dispatch(box *outbox.Outbox) (stop func()) {
 	e.t.Helper()
 	cfg := e.config(outbox.Config{})
-	d := box.NewDispatcher(outbox.DispatcherConfig{Transport: e.transport, ResendAfter: shortLease, Logger: cfg.Logger})
+	d := box.NewDispatcher(outbox.DispatcherConfig{Transport: e.transport, ResendAfter: resendAfter, Logger: cfg.Logger})
 	return e.background(d.Run)
 }
 
