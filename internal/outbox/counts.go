@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CountLimit is the highest number in a [Count]. It means at least that many. With more than 30 lanes the numbers end lower, but not below 20.
+// CountLimit is the highest number in a [Count]. It means at least that many. With more than 30 lanes the numbers end lower, but
+// not below 20.
 const CountLimit = 1000
 
 // Count holds the numbers of a lane's entries, each at most [CountLimit].
@@ -29,8 +30,8 @@ const maxLanes = 1000
 // countBudget is how many entries of each kind Counts reads of all lanes together; but at least 20 of each.
 const countBudget = 30_000
 
-// sqlCounts reads at most $1 entries of each lane and kind, by the index, and fewer if there are many lanes. Counters in a table of their own would be exact, but every
-// insert and every result of a lane would wait for the row of its counter.
+// sqlCounts reads at most $1 entries of each lane and kind, by the index, and fewer if there are many lanes. Counters in a table of
+// their own would be exact, but every insert and every result of a lane would wait for the row of its counter.
 const sqlCounts = `WITH RECURSIVE lanes (partition, lane) AS (
 		(SELECT e.partition, e.lane FROM $name e WHERE e.state = 'waiting' ORDER BY e.partition, e.lane LIMIT 1)
 	UNION ALL
@@ -58,8 +59,8 @@ const sqlCounts = `WITH RECURSIVE lanes (partition, lane) AS (
 		LEAST(sum(dead), $1)::int, coalesce(extract(epoch FROM now() - min(oldest)), 0)::float8
 	FROM counted WHERE starts_with(lane, $3) GROUP BY lane ORDER BY lane`
 
-// Counts returns a Count for every lane with a prefix that has entries, by name, for at most 1,000 lanes. Dead entries are counted among the
-// oldest 1,000 of all lanes. The cost does not depend on the number of entries.
+// Counts returns a Count for every lane with a prefix that has entries, by name, for at most 1,000 lanes. Dead entries are counted
+// among the oldest 1,000 of all lanes. The cost does not depend on the number of entries.
 func (o *Outbox) Counts(ctx context.Context, prefix string) ([]Count, error) {
 	rows, err := o.db.Query(ctx, o.table.named(sqlCounts), CountLimit, maxLanes, prefix, countBudget)
 	if err != nil {

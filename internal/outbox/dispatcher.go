@@ -20,8 +20,8 @@ const (
 	window = 1000
 	// windowPause is the pause before the next look at a full window.
 	windowPause = 20 * time.Millisecond
-	// idleAfter is after how long without entries an outage of the broker counts as over: another dispatcher has sent the entries that
-	// this one could not send. It exceeds sendTimeout and the longest pause of another one that fails.
+	// idleAfter is after how long without entries an outage of the broker counts as over: another dispatcher has sent the entries
+	// that this one could not send. It exceeds sendTimeout and the longest pause of another one that fails.
 	idleAfter = 25 * time.Second
 )
 
@@ -39,8 +39,8 @@ type DispatcherConfig struct {
 	Observer Observer
 }
 
-// Dispatcher sends the ids of due entries to a broker. Any number of them, in any number of processes, share the work. It records an id as
-// sent before it sends it; if it dies in between, the id is sent after ResendAfter.
+// Dispatcher sends the ids of due entries to a broker. Any number of them, in any number of processes, share the work. It records
+// an id as sent before it sends it; if it dies in between, the id is sent after ResendAfter.
 type Dispatcher struct {
 	*Outbox
 	cfg    DispatcherConfig

@@ -43,11 +43,11 @@ type lane struct {
 	used    time.Time // of the latest entry, by this process's clock
 }
 
-// lanes is the set of lanes that have entries. It divides the room for claims among them: each lane gets an equal share, and each claim
-// begins at the lane after the last one that got an entry. It is for one goroutine.
+// lanes is the set of lanes that have entries. It divides the room for claims among them: each lane gets an equal share, and each
+// claim begins at the lane after the last one that got an entry. It is for one goroutine.
 //
-// An index keeps entries of rows that were deleted until the table is vacuumed, or as long as a transaction is open that may see them.
-// lanes remembers where the live entries of each lane begin, so that most claims do not read past the others.
+// An index keeps entries of rows that were deleted until the table is vacuumed, or as long as a transaction is open that may see
+// them. lanes remembers where the live entries of each lane begin, so that most claims do not read past the others.
 type lanes struct {
 	mine    func(laneKey) bool
 	sorted  []*lane
@@ -110,8 +110,8 @@ func (l *lanes) demand(most int, now time.Time, allowed func(lane string) int) d
 	if first < len(l.sorted) && l.sorted[first].laneKey == l.after {
 		first++
 	}
-	// A lane may have several partitions. Full ones divide its limit. The others are probably empty, so they leave it to the full ones; the
-	// worker gives back the claims that exceed the limit.
+	// A lane may have several partitions. Full ones divide its limit. The others are probably empty, so they leave it to the full
+	// ones; the worker gives back the claims that exceed the limit.
 	taken := map[string]int{}
 	for i := range l.sorted {
 		k := l.sorted[(first+i)%len(l.sorted)]
@@ -153,8 +153,9 @@ func (l *lanes) got(k laneKey, due, now time.Time) {
 	lane.used = now
 }
 
-// end records the end of a claim. now is the database's time, and begin this process's at the begin of the claim. The entries of each lane
-// were the oldest, so the next claim begins at the latest of them. more reports that there may be others to claim at once.
+// end records the end of a claim. now is the database's time, and begin this process's at the begin of the claim. The entries of
+// each lane were the oldest, so the next claim begins at the latest of them. more reports that there may be others to claim at
+// once.
 func (l *lanes) end(d demand, picked, blocked, claimed int, now, begin time.Time) (more bool) {
 	// left is how many entries wait for a lower one that another transaction was changing.
 	left := picked - blocked - claimed

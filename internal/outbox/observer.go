@@ -2,8 +2,8 @@ package outbox
 
 import "time"
 
-// Observer receives what a process does with the entries of a table, for the domain's metrics. Its methods are called concurrently, and
-// must not block.
+// Observer receives what a process does with the entries of a table, for the domain's metrics. Its methods are called concurrently,
+// and must not block.
 type Observer interface {
 	// Began reports that a handler starts.
 	Began(w Work)

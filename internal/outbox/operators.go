@@ -112,12 +112,12 @@ func (o *Outbox) Show(ctx context.Context, id string) (Item, error) {
 	return item, nil
 }
 
-// Replay makes entries due again, with the same ids and no failures. Of those that match the filter it takes the dead ones; if the filter
-// has IDs, the finished ones too. It returns how many it changed. After an error some may have been changed, and another call changes the
-// rest. An entry that dies again meanwhile stays dead.
+// Replay makes entries due again, with the same ids and no failures. Of those that match the filter it takes the dead ones; if the
+// filter has IDs, the finished ones too. It returns how many it changed. After an error some may have been changed, and another
+// call changes the rest. An entry that dies again meanwhile stays dead.
 //
-// A dead entry that blocks its subject keeps its place. Any other goes to the end of its subject, so that it is not worked on concurrently
-// with a later one.
+// A dead entry that blocks its subject keeps its place. Any other goes to the end of its subject, so that it is not worked on
+// concurrently with a later one.
 func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 	n, err := o.change(ctx, f, `UPDATE $name SET state = 'waiting', attempts = 0, failures = 0, failing_since = NULL, reason = '',
 		due_at = now(), seq = CASE WHEN state = 'dead' AND `+fmt.Sprint(o.table.DeadBlocks)+` THEN seq ELSE nextval('$name_numbers') END`)
@@ -130,8 +130,8 @@ func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 	return n, nil
 }
 
-// Drop deletes the dead entries that match the filter; if it has IDs, the finished ones too. It returns their number. After an error some may
-// have been deleted.
+// Drop deletes the dead entries that match the filter; if it has IDs, the finished ones too. It returns their number. After an
+// error some may have been deleted.
 func (o *Outbox) Drop(ctx context.Context, f Filter) (int, error) {
 	n, err := o.change(ctx, f, `DELETE FROM $name`)
 	if err != nil {
@@ -185,9 +185,9 @@ func (o *Outbox) inChunk(ctx context.Context, sql string, args ...any) (n int, e
 	return n, nil
 }
 
-// Purge deletes finished entries of lanes with a prefix that ended longer ago than given, and returns their number. After an error some may
-// have been deleted. It reads the old entries once, in the order of their insertion: entries that are deleted and not vacuumed yet are read
-// once, not for each chunk.
+// Purge deletes finished entries of lanes with a prefix that ended longer ago than given, and returns their number. After an error
+// some may have been deleted. It reads the old entries once, in the order of their insertion: entries that are deleted and not
+// vacuumed yet are read once, not for each chunk.
 func (o *Outbox) Purge(ctx context.Context, prefix string, older time.Duration) (int, error) {
 	for done, after := 0, (Item{Seq: -1}); ; {
 		var seen, deleted int
@@ -209,8 +209,8 @@ func (o *Outbox) Purge(ctx context.Context, prefix string, older time.Duration) 
 	}
 }
 
-// Abandon makes waiting entries dead that were inserted longer ago than given, in the lanes that unknown reports, such as those of targets
-// that are no longer configured. It leaves out claimed entries. It returns the number of dead ones.
+// Abandon makes waiting entries dead that were inserted longer ago than given, in the lanes that unknown reports, such as those of
+// targets that are no longer configured. It leaves out claimed entries. It returns the number of dead ones.
 func (o *Outbox) Abandon(ctx context.Context, unknown func(lane string) bool, older time.Duration, reason string) (n int, err error) {
 	err = o.eachLane(ctx, unknown, func(k laneKey) error {
 		changed, err := o.inChunks(ctx, `UPDATE $name SET state = 'dead', settled_at = now(), reason = $5, sent = false WHERE id = ANY(ARRAY(SELECT id FROM $name

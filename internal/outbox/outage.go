@@ -13,8 +13,8 @@ const (
 	maxPause = 5 * time.Second
 )
 
-// outage tracks whether a part reaches its backend: the database or a broker. It writes the log lines, and returns the pauses between
-// attempts. It is safe for concurrent use.
+// outage tracks whether a part reaches its backend: the database or a broker. It writes the log lines, and returns the pauses
+// between attempts. It is safe for concurrent use.
 type outage struct {
 	log      *slog.Logger
 	part     string

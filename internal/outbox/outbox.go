@@ -53,7 +53,8 @@ func (o *Outbox) Insert(ctx context.Context, tx Execer, entries ...Entry) error 
 	return o.insert(ctx, tx, entries, "")
 }
 
-// Again is Insert for entries that may be in the table, see [Table.AgainSQL]. It changes neither lane, subject nor payload of those.
+// Again is Insert for entries that may be in the table, see [Table.AgainSQL]. It changes neither lane, subject nor payload of
+// those.
 func (o *Outbox) Again(ctx context.Context, tx Execer, entries ...Entry) error {
 	return o.insert(ctx, tx, entries, o.table.AgainSQL())
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// ahead is for how much time entries are claimed in advance. It covers a turn. Entries that wait here wait for this process alone, so
-// slow handlers have none in advance.
+// ahead is for how much time entries are claimed in advance. It covers a turn. Entries that wait here wait for this process alone,
+// so slow handlers have none in advance.
 const ahead = 50 * time.Millisecond
 
 // pool runs a function for claims, for at most n of them concurrently. It is safe for concurrent use.
@@ -46,8 +46,8 @@ func (p *pool) prefetch() int {
 	return int(int64(p.n) * int64(ahead) / int64(p.mean))
 }
 
-// add uses room that was reserved: it runs the claims as soon as less than n run. It returns those that the caller must give back because
-// the pool was stopped.
+// add uses room that was reserved: it runs the claims as soon as less than n run. It returns those that the caller must give back
+// because the pool was stopped.
 func (p *pool) add(reserved int, claims []*claim) (refused []*claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -34,8 +34,8 @@ func (w *Worker) receive(ctx context.Context) {
 	}
 }
 
-// acknowledge ends messages after the turn that claimed their entries. Those of the others are finished, claimed, delayed or unknown, so
-// their messages end, too.
+// acknowledge ends messages after the turn that claimed their entries. Those of the others are finished, claimed, delayed or
+// unknown, so their messages end, too.
 func (w *Worker) acknowledge(ctx context.Context, messages []Message) {
 	if len(messages) == 0 {
 		return

@@ -44,8 +44,8 @@ const (
 // Finished ends an entry.
 func Finished() Result { return Result{Kind: KindFinished} }
 
-// Retry repeats an entry after a delay. It counts as a failure: after Config.MaxFailures, or Config.RetryFor, the entry is dead. The last
-// attempt is made at the end of Config.RetryFor, not a delay earlier.
+// Retry repeats an entry after a delay. It counts as a failure: after Config.MaxFailures, or Config.RetryFor, the entry is dead.
+// The last attempt is made at the end of Config.RetryFor, not a delay earlier.
 func Retry(reason string, delay time.Duration) Result {
 	return Result{Kind: KindRetry, Reason: reason, Delay: delay}
 }
@@ -85,8 +85,8 @@ func printable(text string) string {
 	}, strings.ToValidUTF8(text, "\uFFFD")))
 }
 
-// Backoff returns the pause after a number of failures, from 1: first, doubled with each failure up to limit, minus up to half of it as
-// jitter, so that entries that failed together are not retried together.
+// Backoff returns the pause after a number of failures, from 1: first, doubled with each failure up to limit, minus up to half of
+// it as jitter, so that entries that failed together are not retried together.
 func Backoff(failures int, first, limit time.Duration) time.Duration {
 	d := first
 	for n := 1; n < failures && d < limit; n++ {

@@ -5,8 +5,8 @@ import "strings"
 // statements holds the statements of a turn, for one [Table].
 //
 // No plan may depend on the planner's estimate of the table's size: Postgres keeps plans, and may have made them when the table was
-// empty. So in a turn the planner may not sort, hash or scan a whole table. Rows are updated by an array of ids where a join would be
-// shorter. That leaves one index for each query.
+// empty. So in a turn the planner may not sort, hash or scan a whole table. Rows are updated by an array of ids where a join would
+// be shorter. That leaves one index for each query.
 type statements struct {
 	discover, claim, claimIDs, send, unsend string
 	done, settle, promote, extend           string
@@ -20,8 +20,8 @@ const (
 	// sqlNoWait makes the commit of a turn not wait for the disk. Results that Postgres loses in a crash are repeated.
 	sqlNoWait = `SELECT set_config('synchronous_commit', 'off', true)`
 
-	// sqlDiscover returns up to $5 lanes between the bounds, which are the lanes that the worker knows. So it does not read past index
-	// entries of their deleted rows.
+	// sqlDiscover returns up to $5 lanes between the bounds, which are the lanes that the worker knows. So it does not read past
+	// index entries of their deleted rows.
 	sqlDiscover = `WITH RECURSIVE found (partition, lane, upto_partition, upto_lane) AS (
 			SELECT n.partition, n.lane, g.upto_partition, g.upto_lane
 			FROM unnest($1::int[], $2::text[], $3::int[], $4::text[]) AS g (from_partition, from_lane, upto_partition, upto_lane)
@@ -44,16 +44,16 @@ const (
 			ORDER BY e.due_at LIMIT l.share FOR UPDATE SKIP LOCKED) AS c
 		LIMIT `
 
-	// sqlPickIDs picks entries that a broker delivered. It ignores those that are finished, claimed, blocked or delayed. They are filtered after
-	// the search for ids, because the planner might search the partial index of their states instead.
+	// sqlPickIDs picks entries that a broker delivered. It ignores those that are finished, claimed, blocked or delayed. They are
+	// filtered after the search for ids, because the planner might search the partial index of their states instead.
 	sqlPickIDs = `SELECT g.id, g.subject, g.seq FROM given g WHERE g.state = 'waiting' AND g.claimed_until <= now() AND (g.sent OR g.due_at <= now())`
 	sqlGiven   = `given AS MATERIALIZED (
 			SELECT e.id, e.subject, e.seq, e.state, e.claimed_until, e.sent, e.due_at FROM $name e WHERE e.id = ANY($1::text[]) FOR UPDATE SKIP LOCKED
 		), `
 
-	// sqlOrder keeps the order of subjects among the picked entries. An entry with a lower unfinished one is not taken. It is blocked if
-	// the lower entry can be locked: then the result of the lower one, which unblocks it, comes later. If another transaction is
-	// changing the lower entry, the picked one stays as it is, and is picked again.
+	// sqlOrder keeps the order of subjects among the picked entries. An entry with a lower unfinished one is not taken. It is
+	// blocked if the lower entry can be locked: then the result of the lower one, which unblocks it, comes later. If another
+	// transaction is changing the lower entry, the picked one stays as it is, and is picked again.
 	sqlOrder = `ordered AS MATERIALIZED (
 			SELECT p.id, (SELECT b.id FROM $name b WHERE b.subject = p.subject AND b.seq < p.seq AND b.$unfinished
 				ORDER BY b.seq LIMIT 1) AS lower FROM picked p
@@ -64,8 +64,8 @@ const (
 				WHERE o.lower = ANY(ARRAY(SELECT l.id FROM locked l WHERE l.$unfinished UNION ALL SELECT p.id FROM picked p)))) RETURNING 1
 		), `
 
-	// The result of a claim has a row for each claimed entry, or one row without an entry. Its first columns are the numbers of picked
-	// and of blocked entries.
+	// The result of a claim has a row for each claimed entry, or one row without an entry. Its first columns are the numbers of
+	// picked and of blocked entries.
 	sqlClaim = `WITH $given picked AS MATERIALIZED ($pick), $order claimed AS (
 			UPDATE $name e SET claimed_until = now() + $lease::interval, claim = nextval('$name_numbers'), attempts = e.attempts + 1,
 				failures = e.failures + 1, again = false, sent = false
@@ -75,7 +75,8 @@ const (
 			e.attempts, e.failures, e.reason, e.created_at, e.due_at $columns
 		FROM (SELECT) AS always LEFT JOIN claimed e ON true $joins`
 
-	// sqlSend marks entries as sent, so that they are due again after $6. At most $7 are sent and not begun: room is how many more may be.
+	// sqlSend marks entries as sent, so that they are due again after $6. At most $7 are sent and not begun: room is how many more
+	// may be.
 	sqlSend = `WITH room AS MATERIALIZED (
 			SELECT LEAST($5, GREATEST($7 - count(*), 0)) AS n FROM (SELECT FROM $name WHERE sent AND due_at > now() ORDER BY due_at LIMIT $7) AS sent
 		), picked AS MATERIALIZED ($pick), $order marked AS (
@@ -108,8 +109,8 @@ const (
 			AS f (id, claim, untried, uncounted, delay, dead, reason)
 		WHERE e.id = ANY($1::text[]) AND e.id = f.id AND e.claim = f.claim RETURNING e.id, e.state = 'dead'`
 
-	// sqlPromote unblocks the lowest unfinished entry of each subject. It is a statement after the one that ended a lower entry, because it
-	// must see the entries that were blocked while that statement waited.
+	// sqlPromote unblocks the lowest unfinished entry of each subject. It is a statement after the one that ended a lower entry,
+	// because it must see the entries that were blocked while that statement waited.
 	sqlPromote = `UPDATE $name SET due_at = now() WHERE due_at = 'infinity' AND id = ANY(ARRAY(
 		SELECT n.id FROM unnest($1::text[]) AS s (subject) CROSS JOIN LATERAL (
 			SELECT e.id, e.state, e.due_at FROM $name e WHERE e.subject = s.subject AND e.$unfinished ORDER BY e.seq LIMIT 1) AS n

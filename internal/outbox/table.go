@@ -21,11 +21,11 @@ type Table struct {
 	// ClaimsWaitForDisk makes a claim wait until it is on the server's disk, and with it the transaction that inserted the entry. A
 	// domain needs it if that transaction did not wait itself. Default: a claim that Postgres loses in a crash is repeated.
 	ClaimsWaitForDisk bool
-	// Columns are expressions, separated by commas, that Scan reads from a claimed row. The row is named e, and may have more columns than
-	// the template. Default: none.
+	// Columns are expressions, separated by commas, that Scan reads from a claimed row. The row is named e, and may have more
+	// columns than the template. Default: none.
 	Columns string
-	// Joins follow the claimed rows in FROM. Default: none. Each must be a LEFT JOIN LATERAL of at most one row, found by an index: a
-	// claim's plan neither sorts nor hashes, and a claim of nothing is one row of nulls.
+	// Joins follow the claimed rows in FROM. Default: none. Each must be a LEFT JOIN LATERAL of at most one row, found by an index:
+	// a claim's plan neither sorts nor hashes, and a claim of nothing is one row of nulls.
 	Joins string
 	// Scan reads the values of Columns for [Work.Data]. It does no more than that, because an error fails the whole turn.
 	Scan func(pgx.CollectableRow) (any, error)
@@ -56,8 +56,9 @@ func (t Table) unfinished() string {
 	return `state = 'waiting'`
 }
 
-// Schema returns the statements of a migration that creates the table. A domain copies them into its migrations, and may add columns and
-// indexes. It must not add a column that a claim or a result changes to an index, because these updates are cheap only without one.
+// Schema returns the statements of a migration that creates the table. A domain copies them into its migrations, and may add
+// columns and indexes. It must not add a column that a claim or a result changes to an index, because these updates are cheap only
+// without one.
 func (t Table) Schema() string {
 	return t.named(schema)
 }
@@ -121,9 +122,9 @@ func (t Table) DropSchema() string {
 //		queued AS (INSERT INTO relay_queue (id, lane) SELECT id::text, client FROM stored ` + table.AgainSQL() + `)
 //	SELECT id FROM stored
 //
-// A waiting entry becomes due at once. A claimed entry is worked on again after its handler has returned, because the handler may have
-// read the domain's rows before the statement changed them. A finished entry that was kept is worked on again. A dead entry stays dead.
-// The statement must not contain an id twice.
+// A waiting entry becomes due at once. A claimed entry is worked on again after its handler has returned, because the handler may
+// have read the domain's rows before the statement changed them. A finished entry that was kept is worked on again. A dead entry
+// stays dead. The statement must not contain an id twice.
 func (t Table) AgainSQL() string {
 	return strings.ReplaceAll(`ON CONFLICT (id) DO UPDATE SET again = $.claimed_until > now(), state = 'waiting',
 		due_at = CASE WHEN $.state = 'done' THEN now() WHEN $.sent THEN $.due_at ELSE LEAST($.due_at, now()) END,

@@ -51,9 +51,9 @@ type settlement struct {
 	Result
 }
 
-// turn is one use of the database: it stores results, extends claims, and claims entries. It is one transaction and one round trip. After
-// an error all of it was done or nothing. Storing results again is harmless, and entries that were claimed without an answer are claimable
-// when their leases end.
+// turn is one use of the database: it stores results, extends claims, and claims entries. It is one transaction and one round trip.
+// After an error all of it was done or nothing. Storing results again is harmless, and entries that were claimed without an answer
+// are claimable when their leases end.
 type turn struct {
 	settle []settlement
 	extend []*claim

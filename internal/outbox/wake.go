@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// listenPing is how often an idle listening connection is checked. It is below the time after which package postgres gives up a server
-	// that does not answer.
+	// listenPing is how often an idle listening connection is checked. It is below the time after which package postgres gives up a
+	// server that does not answer.
 	listenPing = 5 * time.Second
 	// listenRetry is the pause before a lost listening connection is opened again. The poll covers the pause.
 	listenRetry = 2 * time.Second
@@ -77,8 +77,8 @@ func (o *Outbox) notify(ctx context.Context) error {
 	return nil
 }
 
-// listen calls wake for each NOTIFY until ctx ends, and after each time that it may have missed some. Its connection is not the pool's, so
-// that it takes none from the users of a small pool.
+// listen calls wake for each NOTIFY until ctx ends, and after each time that it may have missed some. Its connection is not the
+// pool's, so that it takes none from the users of a small pool.
 func (o *Outbox) listen(ctx context.Context, wake func()) {
 	for ctx.Err() == nil {
 		_ = o.listenOnce(ctx, wake) // the turns report an unavailable database

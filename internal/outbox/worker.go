@@ -30,15 +30,16 @@ const (
 	purgeEvery = 10 * time.Minute
 )
 
-// Handler works on an entry. Its context does not end with that of [Worker.Run], so that it can finish. It ends with [ErrStopped] after
-// Config.DrainTimeout, and with [ErrLeaseLost] when another process may work on the entry. The handler must return soon after that.
+// Handler works on an entry. Its context does not end with that of [Worker.Run], so that it can finish. It ends with [ErrStopped]
+// after Config.DrainTimeout, and with [ErrLeaseLost] when another process may work on the entry. The handler must return soon after
+// that.
 type Handler func(context.Context, Work) Result
 
 var (
 	// ErrStopped is the cause of the end of a handler's context after Config.DrainTimeout.
 	ErrStopped = errors.New("the worker stops")
-	// ErrLeaseLost is the cause of the end of a handler's context when its lease ended. Its result is stored only if no other process has
-	// claimed the entry meanwhile.
+	// ErrLeaseLost is the cause of the end of a handler's context when its lease ended. Its result is stored only if no other
+	// process has claimed the entry meanwhile.
 	ErrLeaseLost = errors.New("the lease of the entry was lost")
 )
 
@@ -50,8 +51,8 @@ type Config struct {
 	Concurrency int
 	// Lease is how long a claim lasts, at least 1 s; it is extended while the handler runs. Default 60 s.
 	Lease time.Duration
-	// MaxFailures is after how many failures an entry is dead. A claim that ends without a result counts, because the entry may have
-	// killed its process. Default 0: no maximum.
+	// MaxFailures is after how many failures an entry is dead. A claim that ends without a result counts, because the entry may
+	// have killed its process. Default 0: no maximum.
 	MaxFailures int
 	// RetryFor is for how long after its first failure an entry is retried. Default 0: for ever.
 	RetryFor time.Duration
@@ -161,8 +162,8 @@ func (w *Worker) Wake() {
 	}
 }
 
-// Run works until ctx ends. Then it claims nothing more, gives back the claims that it has not started, waits for running handlers, and
-// returns nil. While the database is unavailable it retries. Call it once.
+// Run works until ctx ends. Then it claims nothing more, gives back the claims that it has not started, waits for running handlers,
+// and returns nil. While the database is unavailable it retries. Call it once.
 func (w *Worker) Run(ctx context.Context) error {
 	handlers, endHandlers := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer endHandlers(nil)
@@ -328,8 +329,8 @@ func (w *Worker) renewed(c *claim, begin time.Time, kept bool) {
 	}
 }
 
-// hold adds claims to those that are held. It returns the claims to work on, and those that exceed the limit of their lane: a claim of ids
-// does not know their lanes, and a lane may have several partitions. w.mu is held.
+// hold adds claims to those that are held. It returns the claims to work on, and those that exceed the limit of their lane: a claim
+// of ids does not know their lanes, and a lane may have several partitions. w.mu is held.
 func (w *Worker) hold(all []*claim) (claims, over []*claim) {
 	for _, c := range all {
 		w.held[c] = struct{}{}
@@ -411,8 +412,8 @@ func (w *Worker) work(c *claim) {
 	w.settle(c, r)
 }
 
-// handle calls the handler, and returns its valid result. If the handler panics, the entry has failed: one entry must not end the process,
-// and with it the work on all others, in each process in turn.
+// handle calls the handler, and returns its valid result. If the handler panics, the entry has failed: one entry must not end the
+// process, and with it the work on all others, in each process in turn.
 func (w *Worker) handle(ctx context.Context, c *claim) (r Result) {
 	defer func() {
 		if panicked := recover(); panicked != nil {

@@ -13,7 +13,8 @@ import (
 type Broker struct {
 	// Redeliver is after how long a message that was not acknowledged is delivered again.
 	Redeliver time.Duration
-	// Lose is the share of messages that are lost, Repeat of those that are delivered twice. Shuffle delivers messages in random order.
+	// Lose is the share of messages that are lost, Repeat of those that are delivered twice. Shuffle delivers messages in random
+	// order.
 	Lose, Repeat float64
 	Shuffle      bool
 

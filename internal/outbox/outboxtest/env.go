@@ -32,8 +32,8 @@ type Setup struct {
 	Table outbox.Table
 	// Migrations create the table. Default: Table.Schema.
 	Migrations *postgres.Migrations
-	// Transport returns a transport for an empty queue; the test closes what it needs with t.Cleanup. Default: the workers claim from the
-	// table.
+	// Transport returns a transport for an empty queue; the test closes what it needs with t.Cleanup. Default: the workers claim
+	// from the table.
 	Transport func(t testing.TB) outbox.Transport
 }
 

@@ -19,8 +19,8 @@ func slowly(r *record) outbox.Handler {
 	}
 }
 
-// laneBacklog inserts an entry of a lane after the backlog of another one. It does not wait for the end of the backlog. A broker has a window
-// of 1,000 entries, which come first.
+// laneBacklog inserts an entry of a lane after the backlog of another one. It does not wait for the end of the backlog. A broker
+// has a window of 1,000 entries, which come first.
 func laneBacklog(e *env) {
 	const all, window = 6000, 1000
 	e.insert(entries("big", all)...)

@@ -16,8 +16,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 )
 
-// steps is how many requests of a worker the tests of faults reach: the entries of scenario need fewer.
-const steps = 14
+// steps is how many requests of a worker the tests of faults strike at most. The entries of scenario need about as many.
+const steps = 8
 
 // scenario is a set of entries with each kind of result. Their ids begin with a number.
 func scenario(n int) []outbox.Entry {
@@ -223,7 +223,8 @@ func cutListener(e *env) {
 	e.eventually(func() bool { return listens.Load() > 1 }, "another listening connection")
 }
 
-// pausedHolder stops a worker's traffic until its lease has ended and another worker has the entries. Then its results change nothing.
+// pausedHolder stops a worker's traffic until its lease has ended and another worker has the entries. Then its results change
+// nothing.
 func pausedHolder(e *env) {
 	p := e.proxy()
 	first, second, wake, release := newRecord(), newRecord(), make(chan struct{}), make(chan struct{})

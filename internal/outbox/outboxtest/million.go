@@ -91,8 +91,8 @@ func (e *env) explained() (*pgxpool.Pool, *pages) {
 	return db, p
 }
 
-// million plans all statements on an empty table, and inserts a million entries of each of several kinds. Then no statement may read more
-// pages than the entries that it changes need.
+// million plans all statements on an empty table, and inserts a million entries of each of several kinds. Then no statement may
+// read more pages than the entries that it changes need.
 func million(e *env) {
 	rows := 1_000_000
 	if testing.Short() {

@@ -22,7 +22,8 @@ const (
 	deafen          // the request is answered, and nothing passes afterwards
 )
 
-// proxy forwards connections to the database. A request is all that the driver sends up to the message after which the server answers.
+// proxy forwards connections to the database. A request is all that the driver sends up to the message after which the server
+// answers.
 type proxy struct {
 	url string
 

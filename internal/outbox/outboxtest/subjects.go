@@ -12,8 +12,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/outbox"
 )
 
-// subjectOrder works on entries of few subjects with random results. Of each subject one entry at a time is worked on, in order: an entry
-// is begun after all lower ones have ended.
+// subjectOrder works on entries of few subjects with random results. Of each subject one entry at a time is worked on, in order: an
+// entry is begun after all lower ones have ended.
 func subjectOrder(e *env) {
 	const subjects, each = 6, 30
 	seed := rand.Uint64()
