@@ -92,12 +92,14 @@ const (
 		UPDATE $name SET sent = false, due_at = now() WHERE id = ANY(ARRAY(SELECT id FROM unsent))`
 
 	// An entry that was enqueued again while it was claimed is not done: sqlSettle makes it due.
-	sqlDelete = `DELETE FROM $name WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again RETURNING id`
+	sqlDelete = `DELETE FROM $name WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again`
 	sqlKeep   = `UPDATE $name SET state = 'done', settled_at = now(), claimed_until = '-infinity', claim = NULL, reason = ''
-		WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again RETURNING id`
+		WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again`
 
-	// sqlSettle stores the other results. An entry without a delay keeps its place. One with a reason failed.
-	sqlSettle = `UPDATE $name e SET claimed_until = '-infinity', claim = NULL, again = false, settled_at = now(),
+	// sqlSettle stores the other results, and returns the claims whose entries became dead. An entry without a delay keeps its
+	// place. One with a reason failed.
+	sqlSettle = `WITH settled AS (
+			UPDATE $name e SET claimed_until = '-infinity', claim = NULL, again = false, settled_at = now(),
 			attempts = e.attempts - f.untried, failures = CASE WHEN e.again THEN 0 ELSE e.failures - f.uncounted END,
 			failing_since = CASE WHEN e.again THEN NULL WHEN f.reason IS NULL THEN e.failing_since ELSE coalesce(e.failing_since, now()) END,
 			reason = coalesce(f.reason, e.reason),
@@ -107,7 +109,8 @@ const (
 				ELSE LEAST(now() + f.delay, GREATEST(coalesce(e.failing_since, now()) + $8::interval, now())) END
 		FROM unnest($1::text[], $2::bigint[], $3::int[], $4::int[], $5::interval[], $6::bool[], $7::text[])
 			AS f (id, claim, untried, uncounted, delay, dead, reason)
-		WHERE e.id = ANY($1::text[]) AND e.id = f.id AND e.claim = f.claim RETURNING e.id, e.state = 'dead'`
+		WHERE e.id = ANY($1::text[]) AND e.id = f.id AND e.claim = f.claim RETURNING f.claim, e.state
+		) SELECT claim FROM settled WHERE state = 'dead'`
 
 	// sqlPromote unblocks the lowest unfinished entry of each subject. It is a statement after the one that ended a lower entry,
 	// because it must see the entries that were blocked while that statement waited.
@@ -116,7 +119,7 @@ const (
 			SELECT e.id, e.state, e.due_at FROM $name e WHERE e.subject = s.subject AND e.$unfinished ORDER BY e.seq LIMIT 1) AS n
 		WHERE n.state = 'waiting' AND n.due_at = 'infinity'))`
 
-	sqlExtend = `UPDATE $name SET claimed_until = now() + $3::interval WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) RETURNING id`
+	sqlExtend = `UPDATE $name SET claimed_until = now() + $3::interval WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) RETURNING claim`
 )
 
 func newStatements(t Table) statements {

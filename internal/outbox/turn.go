@@ -67,10 +67,9 @@ type turn struct {
 	retryFor time.Duration
 
 	claims []*claim
-	dead   []string        // ids of entries that became dead
-	stored map[string]bool // ids of the settled claims that were still this worker's
-	kept   map[string]bool // ids of the extended claims that were still this worker's
-	more   bool            // there may be more to claim
+	dead   map[int64]bool // numbers of the claims whose entries became dead
+	kept   map[int64]bool // numbers of the extended claims that were still this worker's
+	more   bool           // there may be more to claim
 }
 
 // forever replaces a retry window of 0.
@@ -82,7 +81,7 @@ func (o *Outbox) run(ctx context.Context, t *turn) error {
 	defer cancel()
 	begin := time.Now()
 	claiming := t.lanes != nil && t.most > 0
-	t.claims, t.dead, t.more, t.stored, t.kept = nil, nil, false, map[string]bool{}, map[string]bool{}
+	t.claims, t.more, t.dead, t.kept = nil, false, map[int64]bool{}, map[int64]bool{}
 	var batch pgx.Batch
 	var now time.Time
 	o.queuePlan(&batch, &now)
@@ -186,31 +185,21 @@ func (o *Outbox) queueResults(batch *pgx.Batch, t *turn) {
 		}
 		if len(finished) > 0 {
 			ids, numbers := keys(finished)
-			batch.Queue(o.sql.done, ids, numbers).Query(collectInto(t.stored))
+			batch.Queue(o.sql.done, ids, numbers)
 		}
-		batch.Queue(o.sql.settle, ids, numbers, untried, uncounted, delays, dead, reasons, retryFor).Query(func(rows pgx.Rows) error {
-			var id string
-			var dead bool
-			_, err := pgx.ForEachRow(rows, []any{&id, &dead}, func() error {
-				t.stored[id] = true
-				if dead {
-					t.dead = append(t.dead, id)
-				}
-				return nil
-			})
-			return err
-		})
+		batch.Queue(o.sql.settle, ids, numbers, untried, uncounted, delays, dead, reasons, retryFor).Query(collectInto(t.dead))
 		if len(subjects) > 0 {
 			batch.Queue(o.sql.promote, subjects)
 		}
 	}
 }
 
-func collectInto(set map[string]bool) func(pgx.Rows) error {
+// collectInto returns a function that adds numbers of claims to a set.
+func collectInto(set map[int64]bool) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
-		var id string
-		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
-			set[id] = true
+		var number int64
+		_, err := pgx.ForEachRow(rows, []any{&number}, func() error {
+			set[number] = true
 			return nil
 		})
 		return err

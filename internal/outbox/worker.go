@@ -296,10 +296,10 @@ func (w *Worker) turn(ctx context.Context, claiming bool) (more bool, err error)
 		w.pool.add(t.most, nil)
 		return false, err
 	}
-	w.reportResults(&t)
+	w.reportDead(&t)
 	w.mu.Lock()
 	for _, c := range t.extend {
-		w.renewed(c, now, t.kept[c.ID])
+		w.renewed(c, now, t.kept[c.number])
 	}
 	claims, over := w.hold(t.claims)
 	w.mu.Unlock()
@@ -352,19 +352,12 @@ func (w *Worker) allowed(lane string) int {
 	return w.cfg.Limits(lane) - working
 }
 
-// reportResults logs the entries that became dead, and those whose results came too late.
-func (w *Worker) reportResults(t *turn) {
-	dead := map[string]bool{}
-	for _, id := range t.dead {
-		dead[id] = true
-	}
+// reportDead logs the entries that became dead.
+func (w *Worker) reportDead(t *turn) {
 	for _, s := range t.settle {
-		switch id := s.claim.ID; {
-		case dead[id]:
+		if t.dead[s.claim.number] {
 			w.cfg.Observer.Died(s.claim.Work, s.Reason)
-			w.cfg.Logger.Warn("entry given up", "table", w.table.Name, "id", id, "lane", s.claim.Lane, "attempts", s.claim.Attempts, "err", s.Reason)
-		case !t.stored[id]:
-			w.cfg.Logger.Debug("result ignored, because the lease was lost", "table", w.table.Name, "id", id, "result", s.Kind.String())
+			w.cfg.Logger.Warn("entry given up", "table", w.table.Name, "id", s.claim.ID, "lane", s.claim.Lane, "attempts", s.claim.Attempts, "err", s.Reason)
 		}
 	}
 }

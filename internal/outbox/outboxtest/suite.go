@@ -5,6 +5,7 @@ import "testing"
 // Run runs the kit on a kind of table.
 func Run(t *testing.T, s Setup) {
 	for name, test := range map[string]func(*env){
+		"Notify_EachEntry_WorkedOnAtOnce":                  notified,
 		"Insert_RolledBack_NothingIsWorkedOn":              rolledBack,
 		"Insert_Delayed_WaitsForItsTime":                   insertedDelayed,
 		"Insert_IDTwice_Refused":                           insertedTwice,

@@ -45,6 +45,33 @@ func backlog(e *env) {
 	require.NoError(e.t, n.Health())
 }
 
+// notified inserts entries one after the other. The poll alone would take a second for each.
+func notified(e *env) {
+	const all = 30
+	r := newRecord()
+	if e.transport == nil {
+		e.work(outbox.Config{Handle: r.finish})
+	} else { // a faulty broker would hide the delay
+		cfg := e.config(outbox.Config{Handle: r.finish})
+		cfg.Transport = NewBroker(time.Minute)
+		w, err := e.box.NewWorker(cfg)
+		require.NoError(e.t, err)
+		e.background(w.Run)
+		e.background(e.box.NewDispatcher(outbox.DispatcherConfig{Transport: cfg.Transport}).Run)
+	}
+	n := e.box.NewNotifier(nil, nil)
+	e.background(n.Run)
+	e.insert(outbox.Entry{ID: "first"})
+	r.await(e.t, 1, "first")
+	begin := time.Now()
+	for _, entry := range entries("a", all) {
+		e.insert(entry)
+		n.Notify()
+		r.await(e.t, 1, entry.ID)
+	}
+	require.Less(e.t, time.Since(begin), all*time.Second/2)
+}
+
 func rolledBack(e *env) {
 	r := newRecord()
 	e.work(outbox.Config{Handle: r.finish})
