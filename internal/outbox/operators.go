@@ -176,7 +176,7 @@ func (o *Outbox) inChunk(ctx context.Context, sql string, args ...any) (n int, e
 			return err
 		}
 		n = len(subjects)
-		_, err = tx.Exec(ctx, o.sql.promote, subjects)
+		_, err = tx.Exec(ctx, o.sql.promote, subjects, true)
 		return err
 	})
 	if err != nil {

@@ -112,12 +112,15 @@ const (
 		WHERE e.id = ANY($1::text[]) AND e.id = f.id AND e.claim = f.claim RETURNING f.claim, e.state
 		) SELECT claim FROM settled WHERE state = 'dead'`
 
-	// sqlPromote unblocks the lowest unfinished entry of each subject. It is a statement after the one that ended a lower entry,
+	// sqlPromote unblocks the lowest unfinished entry of each subject. With $2 it wakes the others.
+	// It is a statement after the one that ended a lower entry,
 	// because it must see the entries that were blocked while that statement waited.
-	sqlPromote = `UPDATE $name SET due_at = now() WHERE due_at = 'infinity' AND id = ANY(ARRAY(
-		SELECT n.id FROM unnest($1::text[]) AS s (subject) CROSS JOIN LATERAL (
-			SELECT e.id, e.state, e.due_at FROM $name e WHERE e.subject = s.subject AND e.$unfinished ORDER BY e.seq LIMIT 1) AS n
-		WHERE n.state = 'waiting' AND n.due_at = 'infinity'))`
+	sqlPromote = `WITH promoted AS (
+			UPDATE $name SET due_at = now() WHERE due_at = 'infinity' AND id = ANY(ARRAY(
+				SELECT n.id FROM unnest($1::text[]) AS s (subject) CROSS JOIN LATERAL (
+					SELECT e.id, e.state, e.due_at FROM $name e WHERE e.subject = s.subject AND e.$unfinished ORDER BY e.seq LIMIT 1) AS n
+				WHERE n.state = 'waiting' AND n.due_at = 'infinity')) RETURNING 1
+		) SELECT pg_notify('$name', '') FROM promoted WHERE $2 LIMIT 1`
 
 	sqlExtend = `UPDATE $name SET claimed_until = now() + $3::interval WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) RETURNING claim`
 )
@@ -138,7 +141,8 @@ func newStatements(t Table) statements {
 		claim:    fill(sqlClaim, "$given", "", "$pick", sqlPickLanes+"$5", "$lease", "$6"),
 		claimIDs: fill(sqlClaim, "$given", sqlGiven, "$pick", sqlPickIDs, "$lease", "$2"),
 		send:     fill(sqlSend, "$pick", sqlPickLanes+"(SELECT n FROM room)"),
-		unsend:   sqlUnsend, done: sqlDelete, settle: sqlSettle, promote: sqlPromote, extend: sqlExtend,
+		unsend:   fill(sqlUnsend, "$given", sqlGiven),
+		done:     sqlDelete, settle: sqlSettle, promote: sqlPromote, extend: sqlExtend,
 	}
 	if t.KeepDone {
 		all.done = sqlKeep

@@ -16,8 +16,9 @@ type Transport interface {
 	// Send sends ids, at most 256, and returns after the broker has confirmed all of them. After an error any of them may have been
 	// sent.
 	Send(ctx context.Context, ids []string) error
-	// Receive waits for messages, and returns at most n, from 1 to 256. It returns early with the messages that have arrived. It
-	// returns an error if ctx ends.
+	// Receive waits for messages, and returns at most n, from 1 to 256. It returns early with the messages that have arrived. After
+	// at most 30 s without a message it returns none and no error, so that an outage is known to be over. It returns an error if
+	// ctx ends.
 	//
 	// A message that was received and not acknowledged must be received again, here or by another process: after some time while
 	// the connection lives, and after its end.

@@ -65,6 +65,7 @@ type turn struct {
 	allowed  func(lane string) int
 	lease    time.Duration
 	retryFor time.Duration
+	notify   bool // of unblocked entries, because a dispatcher sends them; a worker that claims from the table does so in this turn
 
 	claims []*claim
 	dead   map[int64]bool // numbers of the claims whose entries became dead
@@ -189,7 +190,7 @@ func (o *Outbox) queueResults(batch *pgx.Batch, t *turn) {
 		}
 		batch.Queue(o.sql.settle, ids, numbers, untried, uncounted, delays, dead, reasons, retryFor).Query(collectInto(t.dead))
 		if len(subjects) > 0 {
-			batch.Queue(o.sql.promote, subjects)
+			batch.Queue(o.sql.promote, subjects, t.notify)
 		}
 	}
 }

@@ -264,7 +264,7 @@ func (w *Worker) drain(ctx context.Context, ended <-chan struct{}) {
 
 // turn runs one turn and starts the claimed entries. more reports that there may be more to claim.
 func (w *Worker) turn(ctx context.Context, claiming bool) (more bool, err error) {
-	t := turn{lease: w.cfg.Lease, retryFor: w.cfg.RetryFor, allowed: w.allowed}
+	t := turn{lease: w.cfg.Lease, retryFor: w.cfg.RetryFor, allowed: w.allowed, notify: w.cfg.Transport != nil}
 	if claiming && w.cfg.Transport == nil {
 		t.lanes, t.most = w.lanes, w.pool.reserve(chunk)
 	}

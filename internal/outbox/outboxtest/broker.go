@@ -69,6 +69,8 @@ func (b *Broker) Send(_ context.Context, ids []string) error {
 
 // Receive implements [outbox.Transport].
 func (b *Broker) Receive(ctx context.Context, n int) ([]outbox.Message, error) {
+	idle := time.NewTimer(time.Second)
+	defer idle.Stop()
 	for {
 		b.mu.Lock()
 		messages, failure, changed := b.takeLocked(n), b.failure, b.changed
@@ -79,6 +81,8 @@ func (b *Broker) Receive(ctx context.Context, n int) ([]outbox.Message, error) {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
+		case <-idle.C:
+			return nil, nil
 		case <-changed:
 		}
 	}

@@ -19,6 +19,7 @@ func RunTransport(t *testing.T, open func(t testing.TB) outbox.Transport) {
 		"Receive_Sent_DeliversEveryID":          transportDelivers,
 		"Receive_NotAcknowledged_DeliversAgain": transportRedelivers,
 		"Receive_Acknowledged_DeliversNoMore":   transportEnds,
+		"Receive_Idle_ReturnsNothing":           transportIdle,
 		"Receive_ContextEnds_Returns":           transportStops,
 		"Receive_TwoReceivers_ShareMessages":    transportShares,
 		"Acknowledge_Twice_IsHarmless":          transportTwice,
@@ -110,6 +111,12 @@ func transportStops(t *testing.T, open func(testing.TB) outbox.Transport) {
 	defer cancel()
 	messages, err := open(t).Receive(ctx, 1)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Empty(t, messages)
+}
+
+func transportIdle(t *testing.T, open func(testing.TB) outbox.Transport) {
+	messages, err := open(t).Receive(t.Context(), 1)
+	require.NoError(t, err)
 	require.Empty(t, messages)
 }
 
