@@ -30,7 +30,7 @@ var statements = []struct {
 	{"intend", "SET intent = $5"},
 	{"replace", "target = CASE WHEN t.nonce IS NULL THEN coalesce($4, t.target)"},
 	{"raise", "UPDATE relayer_keys SET next_nonce = $4"},
-	{"follow", "UPDATE relayer_pools SET tracker = $3"},
+	{"follow", "tracker_until = now() +"},
 }
 
 // commitOf maps a step to the step of its commit, which is a separate request.

@@ -212,7 +212,7 @@ func (s *Service) roundsProblem(ctx context.Context, w *checks) string {
 		if succeeded.After(w.good) {
 			w.good = succeeded
 		}
-	} else if epoch, held, err := s.cfg.Store.Followed(ctx); err == nil {
+	} else if epoch, held, err := s.cfg.Store.TrackerLease().Current(ctx); err == nil {
 		switch {
 		case !held:
 			w.epoch = 0

@@ -116,7 +116,7 @@ func TestHealth_AnotherProcessFollows_Ready(t *testing.T) {
 	edit := func(c *service.Config) { c.RoundsWithin = within }
 	first, second := f.start(t, edit), f.start(t, edit)
 	lease := func() int64 {
-		epoch, held, err := first.Store.Followed(t.Context())
+		epoch, held, err := first.Store.TrackerLease().Current(t.Context())
 		require.NoError(t, err)
 		require.True(t, held)
 		return epoch

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/lease"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -122,33 +122,14 @@ func (s *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash
 	return dropped, nil
 }
 
-// AcquireTrackerLease gives holder the pool's tracker lease for term, by the database's clock, or renews it. It fails if
-// another process holds the lease or the pool is not registered. If free is above 0, holder yields to others: it takes the
-// lease only when that has been free for so long. It reports whether holder has the lease, and returns a number that grows
-// with each change of holder.
-func (s *Store) AcquireTrackerLease(ctx context.Context, holder string, term, free time.Duration) (following bool, epoch int64, err error) {
-	err = s.db.QueryRow(ctx, `UPDATE relayer_pools SET tracker = $3, tracker_until = now() + $4::interval,
-			tracker_epoch = tracker_epoch + CASE WHEN tracker = $3 THEN 0 ELSE 1 END
-		WHERE chain_id = $1 AND pool_id = $2 AND (tracker = $3 AND $5::interval = '0' OR tracker_until < now() - $5::interval) RETURNING tracker_epoch`,
-		s.ChainID, s.Pool, holder, term, free).Scan(&epoch)
-	switch {
-	case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
-		return false, 0, nil
-	case err != nil:
-		return false, 0, fmt.Errorf("follow the chain: %w", err)
-	}
-	return true, epoch, nil
+// trackerLease is the lease in the row of a pool.
+var trackerLease = lease.Table{
+	Name: "relayer_pools", Key: []string{"chain_id", "pool_id"}, Holder: "tracker", Until: "tracker_until", Epoch: "tracker_epoch",
 }
 
-// Followed reports whether a process holds the pool's tracker lease now, and returns the lease's epoch.
-func (s *Store) Followed(ctx context.Context) (epoch int64, held bool, err error) {
-	err = s.db.QueryRow(ctx, `SELECT tracker_epoch, tracker_until > now() FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`,
-		s.ChainID, s.Pool).Scan(&epoch, &held)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return 0, false, fmt.Errorf("read who follows the chain: %w", err)
-	}
-	return epoch, held, nil
-}
+// TrackerLease returns the lease of the process that follows the chain for the pool. No process is elected before the pool is
+// registered.
+func (s *Store) TrackerLease() lease.Row { return trackerLease.Row(s.db, s.ChainID, s.Pool) }
 
 // FinalBlock returns the newest block with transactions that were made final, of any process; zero if there is none.
 func (s *Store) FinalBlock(ctx context.Context) (b Block, err error) {
@@ -174,13 +155,3 @@ func (s *Store) ForgetFinalBlock(ctx context.Context, b Block) error {
 
 // forgetFinalBlocksSQL removes the final blocks of a chain's pools, which belong to a former branch.
 const forgetFinalBlocksSQL = `UPDATE relayer_pools SET final_number = 0, final_hash = '' WHERE chain_id = $1 AND final_number > 0`
-
-// ReleaseTrackerLease releases the lease, so that another process can take it at once.
-func (s *Store) ReleaseTrackerLease(ctx context.Context, holder string) error {
-	_, err := s.db.Exec(ctx, `UPDATE relayer_pools SET tracker_until = now(), tracker = '' WHERE chain_id = $1 AND pool_id = $2 AND tracker = $3`,
-		s.ChainID, s.Pool, holder)
-	if err != nil {
-		return fmt.Errorf("leave the chain to others: %w", err)
-	}
-	return nil
-}

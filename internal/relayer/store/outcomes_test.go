@@ -278,68 +278,6 @@ func TestReplace_ChangesContents(t *testing.T) {
 	require.ErrorAs(t, s.Replace(t.Context(), r), &state)
 }
 
-func TestAcquireTrackerLease_Held_Fails(t *testing.T) {
-	t.Parallel()
-	s, _ := setup(t, 1)
-	ok, first, err := s.AcquireTrackerLease(t.Context(), "a", time.Minute, 0)
-	require.NoError(t, err)
-	require.True(t, ok)
-	ok, _, err = s.AcquireTrackerLease(t.Context(), "b", time.Minute, 0)
-	require.NoError(t, err)
-	require.False(t, ok)
-	ok, again, err := s.AcquireTrackerLease(t.Context(), "a", time.Minute, 0)
-	require.NoError(t, err)
-	require.True(t, ok)
-	require.Equal(t, first, again)
-	require.NoError(t, s.ReleaseTrackerLease(t.Context(), "a"))
-	ok, next, err := s.AcquireTrackerLease(t.Context(), "b", time.Minute, 0)
-	require.NoError(t, err)
-	require.True(t, ok)
-	require.Equal(t, first+1, next)
-}
-
-// A process whose nodes are away takes the lease only when no other process has wanted it for a while.
-func TestAcquireTrackerLease_Yielding_WaitsUntilItWasFree(t *testing.T) {
-	t.Parallel()
-	s, _ := setup(t, 1)
-	acquire := func(holder string, free time.Duration) bool {
-		ok, _, err := s.AcquireTrackerLease(t.Context(), holder, time.Minute, free)
-		require.NoError(t, err)
-		return ok
-	}
-	freeSince := func(age time.Duration) {
-		_, err := s.db.Exec(t.Context(), "UPDATE relayer_pools SET tracker_until = now() - $1::interval", age)
-		require.NoError(t, err)
-	}
-	require.True(t, acquire("a", 0))
-	require.False(t, acquire("a", time.Hour), "it would renew its own lease")
-	freeSince(59 * time.Minute)
-	require.False(t, acquire("a", time.Hour))
-	freeSince(61 * time.Minute)
-	require.True(t, acquire("a", time.Hour))
-	freeSince(time.Second)
-	require.True(t, acquire("b", 0), "another process does not yield")
-}
-
-func TestAcquireTrackerLease_TwoPools_EachHasItsOwn(t *testing.T) {
-	t.Parallel()
-	s, _ := setup(t, 1)
-	other, _ := pond(t, s.db)
-	for _, pool := range []*Store{s, other} {
-		ok, epoch, err := pool.AcquireTrackerLease(t.Context(), "of "+pool.Pool, time.Minute, 0)
-		require.NoError(t, err)
-		require.True(t, ok, pool.Pool)
-		require.Equal(t, int64(1), epoch)
-	}
-	require.NoError(t, other.ReleaseTrackerLease(t.Context(), "of pond"))
-	ok, _, err := s.AcquireTrackerLease(t.Context(), "another", time.Minute, 0)
-	require.NoError(t, err)
-	require.False(t, ok)
-	ok, _, err = New(s.db, Config{ChainID: 1337, Pool: "puddle"}).AcquireTrackerLease(t.Context(), "early", time.Minute, 0)
-	require.NoError(t, err)
-	require.False(t, ok, "it has not registered")
-}
-
 // An operator resets the chain through one pool. Dropped transactions of another pool are delivered to that pool's own
 // targets.
 func TestResetChain_SeveralPools_DeliversToEachPoolsTargets(t *testing.T) {

@@ -73,7 +73,7 @@ func TestSendFault_NodesNeverReportFees_ReleasesLessOften(t *testing.T) {
 		tr := &Tracker{cfg: Config{Term: term, Sender: sender.New(sender.Config{Log: slog.New(slog.DiscardHandler)})}}
 		var releases []time.Time
 		for len(releases) < 5 {
-			tr.lease = lease{held: true, taken: time.Now()}
+			tr.taken = time.Now()
 			tr.noteFees(nil)
 			require.NoError(t, tr.sendFault(), "it has not read the fees yet")
 			for tr.sendFault() == nil {
@@ -88,7 +88,7 @@ func TestSendFault_NodesNeverReportFees_ReleasesLessOften(t *testing.T) {
 		}
 
 		// The nodes report fees again.
-		tr.lease = lease{held: true, taken: time.Now()}
+		tr.taken = time.Now()
 		tr.noteFees(nil)
 		<-time.After(faultTerms * term)
 		require.NoError(t, tr.sendFault())

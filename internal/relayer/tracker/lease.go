@@ -8,58 +8,24 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 )
 
-// lease is this process's state of the tracker lease. Two processes that consider themselves its holder do no harm.
-type lease struct {
-	held    bool
-	taken   time.Time
-	epoch   int64
-	logged  bool      // that this process follows the chain
-	good    time.Time // when a round last succeeded under it; zero: none did
-	failing bool      // the last round failed: the lease is not renewed
-	yield   time.Time // until then another process goes first
-}
-
-// yieldTerms is for how many terms a process without a successful round lets other processes go first.
-const yieldTerms = 3
-
-// yieldTends is how long the lease must then be free before this process takes it. The unit is Config.Tend, the interval at
-// which the others check. A single process therefore resumes within that time when its nodes are back.
-const yieldTends = 3
-
-// stopLimit is how long each statement about the lease may take after the process was told to stop.
-const stopLimit = time.Second
-
-// claim takes the lease, or renews it after a round that succeeded. After a failed round the lease expires.
-//
-// claim waits for its statement up to stopLimit after stopped ended. The server could otherwise execute it after the release,
-// and the lease of a stopped process would last for a term.
-func (t *Tracker) claim(stopped context.Context) error {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(stopped))
-	defer cancel()
-	defer context.AfterFunc(stopped, func() { time.AfterFunc(stopLimit, cancel) })()
-	if t.lease.held && t.lease.failing {
-		return nil
-	}
-	var free time.Duration
-	yielding := time.Now().Before(t.lease.yield)
-	if yielding {
-		free = yieldTends * t.cfg.Tend
-	}
-	ok, epoch, err := t.cfg.Store.AcquireTrackerLease(ctx, t.cfg.Name, t.cfg.Term, free)
-	if ok && !t.lease.held {
-		t.lease.epoch, t.lease.logged = epoch, false
-		if !yielding { // a trial is logged when a round has succeeded, because there may be one every few seconds
+// claim takes the tracker lease, or renews it after a round that succeeded. After a failed round the lease expires.
+func (t *Tracker) claim(ctx context.Context) error {
+	elected, err := t.lease.Claim(ctx)
+	if elected {
+		t.logged = false
+		if !t.lease.Trial() { // a trial is logged when a round has succeeded, because there may be one every few seconds
 			t.logFollowing()
 		}
 		t.last, t.hinted, t.headAt, t.behind = evm.Header{}, evm.Header{}, time.Time{}, 0
-		t.lease.good, t.lease.taken = time.Time{}, time.Now()
+		t.taken = time.Now()
 		t.noteFees(nil)
 		t.forget()
 		if t.confirmed, err = t.cfg.Store.FinalBlock(ctx); err != nil {
+			t.lease.Drop()
 			return err
 		}
 	}
-	if t.lease.held = ok; ok {
+	if t.lease.Held() {
 		t.cfg.Metrics.following.Set(1)
 	} else {
 		t.cfg.Metrics.idle()
@@ -67,20 +33,11 @@ func (t *Tracker) claim(stopped context.Context) error {
 	return err
 }
 
-// succeeded records a round's outcome, and reports whether a round has succeeded within a term. A process that has just
-// taken the lease has one round for that.
-func (l *lease) succeeded(err error, term time.Duration) bool {
-	if l.failing = err != nil; !l.failing {
-		l.good, l.yield = time.Now(), time.Time{}
-	}
-	return time.Since(l.good) < term
-}
-
 // logFollowing logs once that this process has the lease.
 func (t *Tracker) logFollowing() {
-	if !t.lease.logged {
-		t.lease.logged = true
-		t.cfg.Log.Info("following the chain", "epoch", t.lease.epoch)
+	if !t.logged {
+		t.logged = true
+		t.cfg.Log.Info("following the chain", "epoch", t.lease.Epoch())
 	}
 }
 
@@ -98,12 +55,12 @@ func (t *Tracker) sendFault() error {
 	fees := t.fees
 	t.mu.Unlock()
 	if err == nil && fees.failure == nil {
-		if time.Since(t.lease.taken) >= faultTerms*t.cfg.Term { // a new holder has not tried to send yet
+		if time.Since(t.taken) >= faultTerms*t.cfg.Term { // a new holder has not tried to send yet
 			t.declines = 0
 		}
 		return nil
 	}
-	if time.Since(t.lease.taken) < t.cfg.Term || time.Since(t.declined) < faultTerms*t.cfg.Term<<min(max(t.declines-1, 0), 4) {
+	if time.Since(t.taken) < t.cfg.Term || time.Since(t.declined) < faultTerms*t.cfg.Term<<min(max(t.declines-1, 0), 4) {
 		return nil
 	}
 	switch {
@@ -136,6 +93,13 @@ func (t *Tracker) noteFees(err error) {
 
 // standBack releases the lease: this process's nodes do not work, and another's may.
 func (t *Tracker) standBack(ctx context.Context) {
-	t.leave(context.WithoutCancel(ctx))
-	t.lease = lease{yield: time.Now().Add(yieldTerms * t.cfg.Term)}
+	t.leave(t.lease.StandBack(ctx))
+}
+
+// leave records that the lease was released, or why that failed.
+func (t *Tracker) leave(err error) {
+	t.cfg.Metrics.idle()
+	if err != nil {
+		t.cfg.Log.Warn("lease not released; it expires by itself", "err", err)
+	}
 }

@@ -92,7 +92,7 @@ func TestLease_StoppedDuringClaim_IsReleased(t *testing.T) {
 	require.NoError(t, err)
 	defer db.Close()
 	s := store.New(db, store.Config{ChainID: 1337, Pool: relayertest.PoolID})
-	taken, _, err := s.AcquireTrackerLease(t.Context(), "prepares the statement", 0, 0)
+	_, taken, err := s.TrackerLease().Elect(t.Context(), "prepares the statement", 0, 0)
 	require.NoError(t, err)
 	require.True(t, taken)
 	<-sent

@@ -41,8 +41,7 @@ func (t *Tracker) handOver(ctx context.Context) {
 		"key", t.strandedKeys)
 	t.handed[t.strandedKeys] = time.Now()
 	t.strandedKeys = common.Address{}
-	t.leave(context.WithoutCancel(ctx))
-	t.lease.held = false
+	t.leave(t.lease.Release(ctx))
 	for range 2 { // the interval at which others check
 		t.await(ctx, false)
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/lease"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
@@ -162,7 +163,10 @@ type Tracker struct {
 	disputed map[common.Address]dispute // keys of which the round's endpoint counted more transactions than another
 	ahead    map[common.Address]*ahead  // keys with more transactions than were allocated
 
-	lease    lease
+	// lease names the process that follows the chain. Two processes that consider themselves its holder do no harm.
+	lease    *lease.Lease
+	taken    time.Time // when this process took the lease
+	logged   bool      // that it follows the chain
 	declined time.Time // when this process last released the lease because it cannot send
 	declines int       // how many times in a row
 
@@ -250,6 +254,7 @@ func New(cfg Config) *Tracker {
 		}
 	}
 	t := &Tracker{cfg: cfg, busy: make(chan struct{}, 1), comparing: make(chan struct{}, 1), signing: map[common.Address]bool{}, handed: map[common.Address]time.Time{}}
+	t.lease = lease.New(lease.Config{Row: cfg.Store.TrackerLease(), Holder: cfg.Name, Term: cfg.Term, Interval: cfg.Tend})
 	t.forget()
 	return t
 }
@@ -276,7 +281,7 @@ func (t *Tracker) forget() {
 
 // Run tracks the chain while it holds the lease, and otherwise tries to take it, until ctx ends. It returns nil then.
 func (t *Tracker) Run(ctx context.Context) error {
-	defer t.leave(context.WithoutCancel(ctx))
+	defer func() { t.leave(t.lease.Release(ctx)) }()
 	defer t.maintenance.Wait()
 	for {
 		var err error
@@ -290,13 +295,13 @@ func (t *Tracker) Run(ctx context.Context) error {
 		}
 		if err == nil {
 			err = t.claim(ctx)
-		} else if !t.lease.held {
+		} else if !t.lease.Held() {
 			err = nil // it does not take the lease; other processes' nodes may work
 		}
-		if t.lease.held && err == nil {
+		if t.lease.Held() && err == nil {
 			err = t.round(ctx)
 		}
-		t.record(t.lease.held, err)
+		t.record(t.lease.Held(), err)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -306,9 +311,9 @@ func (t *Tracker) Run(ctx context.Context) error {
 			t.cfg.Log.Log(ctx, level, "tracker round failed", "err", err)
 		}
 		switch {
-		case !t.lease.held:
-		case !t.lease.succeeded(err, t.cfg.Term):
-			if !t.lease.good.IsZero() {
+		case !t.lease.Held():
+		case !t.lease.Record(err):
+			if !t.lease.Succeeded().IsZero() {
 				t.cfg.Log.Warn("lease released: no round has succeeded for a term", "term", t.cfg.Term)
 			}
 			t.standBack(ctx)
@@ -321,20 +326,11 @@ func (t *Tracker) Run(ctx context.Context) error {
 				t.standBack(ctx)
 			}
 		}
-		if t.lease.held && t.strandedKeys != (common.Address{}) {
+		if t.lease.Held() && t.strandedKeys != (common.Address{}) {
 			t.handOver(ctx)
 			continue
 		}
-		t.await(ctx, t.lease.held && err == nil)
-	}
-}
-
-func (t *Tracker) leave(ctx context.Context) {
-	t.cfg.Metrics.idle()
-	ctx, cancel := context.WithTimeout(ctx, stopLimit)
-	defer cancel()
-	if err := t.cfg.Store.ReleaseTrackerLease(ctx, t.cfg.Name); err != nil {
-		t.cfg.Log.Warn("lease not released; it expires by itself", "err", err)
+		t.await(ctx, t.lease.Held() && err == nil)
 	}
 }
 
