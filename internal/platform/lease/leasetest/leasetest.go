@@ -396,7 +396,7 @@ func leaseTaken(k *kit) {
 	require.True(k, elected)
 	elected, held := k.claim(l)
 	require.False(k, elected || held)
-	require.NoError(k, l.Release(k.Context()), "the lease of another is not released")
+	require.NoError(k, k.row.Release(k.Context(), "a"), "the lease of another is not released")
 	_, held = k.claim(other)
 	require.True(k, held)
 	require.NoError(k, other.Release(k.Context()))
