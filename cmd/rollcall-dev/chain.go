@@ -13,16 +13,17 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/process"
 )
 
 // chainCmd runs an EVM chain for development until it is told to stop.
 type chainCmd struct {
-	Listen    string        `default:"127.0.0.1:8545" help:"Address of its JSON-RPC endpoint, HTTP and websocket; every process that reaches it may send transactions."`
-	Fund      []string      `placeholder:"ADDRESS" help:"Accounts that have a million ether from the start."`
-	BlockTime time.Duration `default:"1s" min:"10ms" max:"1h" help:"Time between two blocks; under a second the chain's clock runs ahead."`
-	GasLimit  uint64        `placeholder:"GAS" help:"Gas that fits into a block; 60 million by default."`
-	Modules   []string      `default:"eth,net,web3,txpool" placeholder:"NAME" help:"JSON-RPC namespaces; debug lets callers rewind the chain."`
-	Log       cli.LogFlags  `embed:"" prefix:"log-"`
+	Listen    string           `default:"127.0.0.1:8545" help:"Address of its JSON-RPC endpoint, HTTP and websocket; every process that reaches it may send transactions."`
+	Fund      []string         `placeholder:"ADDRESS" help:"Accounts that have a million ether from the start."`
+	BlockTime time.Duration    `default:"1s" min:"10ms" max:"1h" help:"Time between two blocks; under a second the chain's clock runs ahead."`
+	GasLimit  uint64           `placeholder:"GAS" help:"Gas that fits into a block; 60 million by default."`
+	Modules   []string         `default:"eth,net,web3,txpool" placeholder:"NAME" help:"JSON-RPC namespaces; debug lets callers rewind the chain."`
+	Log       process.LogFlags `embed:"" prefix:"log-"`
 }
 
 // Check reports what is wrong with the settings together.

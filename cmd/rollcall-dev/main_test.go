@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/process"
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
@@ -109,7 +110,7 @@ func get(url string) (code int, body map[string]any) {
 
 func TestVersion_NamesTheProgram(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "rollcall-dev "+cli.Version()+"\n", succeed(t, "--version"))
+	require.Equal(t, "rollcall-dev "+process.Version()+"\n", succeed(t, "--version"))
 }
 
 // A shell completes the names of the cluster's processes.

@@ -24,6 +24,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
+	"github.com/rollcall-dev/rollcall/internal/process"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
@@ -41,12 +42,12 @@ type apiCmd struct {
 	Rate       string `group:"API" name:"rate-limit" env:"API_RATE_LIMIT" default:"0" placeholder:"N[:BURST]" help:"Transactions a second that this process takes, and at once after a pause; 0 for any number."`
 	ClientRate string `group:"API" name:"rate-limit-per-client" env:"API_RATE_LIMIT_PER_CLIENT" default:"0" placeholder:"N[:BURST]" help:"The same for each client."`
 
-	Store   relayStoreFlags  `embed:"" group:"Store and queue"`
-	Forward forwardFlags     `embed:"" group:"Gasless transactions"`
-	Redis   cli.RedisFlags   `embed:"" group:"Redis, which holds the answers about statuses if it is given"`
-	Tracing cli.TracingFlags `embed:"" group:"Tracing"`
-	Hooks   clientHookFlags  `embed:"" group:"Webhooks" prefix:"client-webhook"`
-	Log     cli.LogFlags     `embed:"" group:"Log" prefix:"log-"`
+	Store   relayStoreFlags      `embed:"" group:"Store and queue"`
+	Forward forwardFlags         `embed:"" group:"Gasless transactions"`
+	Redis   cli.RedisFlags       `embed:"" group:"Redis, which holds the answers about statuses if it is given"`
+	Tracing process.TracingFlags `embed:"" group:"Tracing"`
+	Hooks   clientHookFlags      `embed:"" group:"Webhooks" prefix:"client-webhook"`
+	Log     process.LogFlags     `embed:"" group:"Log" prefix:"log-"`
 
 	secrets []signature.Key // of Secrets, read by Check
 }
@@ -169,7 +170,7 @@ func (f *forwardFlags) config() evm.Config {
 // handlerConfig returns the configuration of the handler, without what has to be opened.
 func (c *apiCmd) handlerConfig(starting *startingHealth, log *slog.Logger, reg *prometheus.Registry) api.Config {
 	cfg := api.Config{
-		Secrets: c.secrets, MaxWebhook: c.MaxWebhook, Version: cli.Version(), Health: starting.report, Registerer: reg, Logger: log,
+		Secrets: c.secrets, MaxWebhook: c.MaxWebhook, Version: process.Version(), Health: starting.report, Registerer: reg, Logger: log,
 		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
 	}
 	cfg.Keys, _ = apikey.Parse(c.APIKeys) // which Check has seen
@@ -184,7 +185,7 @@ func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	unlimited, failure := c.Log.Logger(con.Stderr)
 	defer failure("API failed", &err)
 	log := slog.New(warnings.Limit(unlimited.Handler()))
-	reg := newRegistry()
+	reg := process.NewRegistry()
 
 	starting := &startingHealth{}
 	cfg := c.handlerConfig(starting, log, reg)
@@ -196,7 +197,7 @@ func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 		defer closing(&err, client)
 		cfg.Cache = statuscache.New(statuscache.Config{Redis: client, Prefix: c.Redis.KeyPrefix, Registerer: reg, Logger: log})
 	}
-	tracer, endTracing, err := c.Tracing.Open(ctx, "api", log)
+	tracer, endTracing, err := c.Tracing.Open(ctx, "rollcall-api", log)
 	if err != nil {
 		return err
 	}
@@ -223,7 +224,7 @@ func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	if err := serve(ctx, web.Run, func(stages *shutdownStages, started func()) error {
 		return c.run(stages, log, reg, starting, stored, handler, postgres.LogWaiting(unlimited, starting.waiting), func() {
 			started()
-			log.Info("API started", "version", cli.Version(), "http", web.Addr().String(), "gasless", c.Forward.Address != "")
+			log.Info("API started", "version", process.Version(), "http", web.Addr().String(), "gasless", c.Forward.Address != "")
 		})
 	}); err != nil {
 		return err

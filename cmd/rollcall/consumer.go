@@ -26,6 +26,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
+	"github.com/rollcall-dev/rollcall/internal/process"
 )
 
 // consumerCmd runs a consumer of the relay path until it is told to stop.
@@ -40,11 +41,11 @@ type consumerCmd struct {
 
 	NotFound string `group:"Consumer" name:"not-found" env:"CONSUMER_NOT_FOUND" enum:"retry,park" default:"retry" help:"What becomes of a transaction that a relayer without idempotency keys answered with a 500, and that its complete list does not have afterwards: retry queues it again, park leaves it to an operator. Without a complete list it is always parked."`
 
-	Relayers relayersFlags    `embed:"" group:"Relayers"`
-	Store    relayStoreFlags  `embed:"" group:"Store and queue"`
-	Tracing  cli.TracingFlags `embed:"" group:"Tracing"`
-	Redis    cli.RedisFlags   `embed:"" group:"Redis"`
-	Log      cli.LogFlags     `embed:"" group:"Log" prefix:"log-"`
+	Relayers relayersFlags        `embed:"" group:"Relayers"`
+	Store    relayStoreFlags      `embed:"" group:"Store and queue"`
+	Tracing  process.TracingFlags `embed:"" group:"Tracing"`
+	Redis    cli.RedisFlags       `embed:"" group:"Redis"`
+	Log      process.LogFlags     `embed:"" group:"Log" prefix:"log-"`
 }
 
 // relayersFlags are how relayers are called. Their URLs come from Redis.
@@ -158,7 +159,7 @@ func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	unlimited, failure := c.Log.Logger(con.Stderr)
 	defer failure("consumer failed", &err)
 	log := slog.New(warnings.Limit(unlimited.Handler()))
-	reg := newRegistry()
+	reg := process.NewRegistry()
 	starting := &startingHealth{}
 	web, err := httpserver.Open(ctx, httpserver.Config{
 		Listen: c.Listen, Connections: 64, Stop: stopTimeout, Logger: log,
@@ -185,7 +186,7 @@ func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	started := false
 	err = c.consume(ctx, log, reg, starting, postgres.LogWaiting(unlimited, starting.waiting), func() {
 		started = true
-		log.Info("consumer started", "version", cli.Version(), "http", web.Addr().String(), "redis", c.Redis.Options())
+		log.Info("consumer started", "version", process.Version(), "http", web.Addr().String(), "redis", c.Redis.Options())
 	})
 	failed := started || ctx.Err() == nil // an interrupted start fails, too; the end of HTTP also ends ctx
 	stopServing()
@@ -221,7 +222,7 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 	if err := relayers.CheckChain(ctx); err != nil {
 		return err
 	}
-	tracer, endTracing, err := c.Tracing.Open(ctx, "consumer", log)
+	tracer, endTracing, err := c.Tracing.Open(ctx, "rollcall-consumer", log)
 	if err != nil {
 		return err
 	}

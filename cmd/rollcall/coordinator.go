@@ -17,7 +17,6 @@ import (
 	metrics "github.com/hashicorp/go-metrics"
 	metricsprom "github.com/hashicorp/go-metrics/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
@@ -30,6 +29,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/status"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
+	"github.com/rollcall-dev/rollcall/internal/process"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -49,12 +49,12 @@ type coordinatorCmd struct {
 	RelayerCount       int    `group:"Static fleet" env:"RELAYER_COUNT" default:"3" min:"0" max:"10" help:"Size of the static fleet, oz-relayer-0 and up; 0 for none."`
 	RelayerURLTemplate string `group:"Static fleet" name:"relayer-url-template" env:"RELAYER_URL_TEMPLATE" default:"http://oz-relayer-{N}:3000" help:"URL of a relayer of the static fleet, {N} being its number."`
 
-	Health               healthFlags    `embed:"" group:"Health checks" prefix:"health-check-"`
-	MinLive              map[string]int `group:"Health checks" env:"ROLLCALL_MIN_LIVE" mapsep:"," placeholder:"KIND=N" help:"Live services of a kind without which the fleet is reported as stalled."`
-	MassFailureThreshold float64        `group:"Health checks" env:"ROLLCALL_MASS_FAILURE_THRESHOLD" default:"0" min:"0" max:"1" help:"Mass-failure guard: when more than this share of a kind fails at once, removals are held back; 0 for off."`
-	MassFailureHold      time.Duration  `group:"Health checks" env:"ROLLCALL_MASS_FAILURE_HOLD" default:"1m" min:"1s" max:"1h" help:"Maximum time removals are held."`
-	Redis                cli.RedisFlags `embed:"" group:"Redis"`
-	Log                  cli.LogFlags   `embed:"" group:"Log" prefix:"log-"`
+	Health               healthFlags      `embed:"" group:"Health checks" prefix:"health-check-"`
+	MinLive              map[string]int   `group:"Health checks" env:"ROLLCALL_MIN_LIVE" mapsep:"," placeholder:"KIND=N" help:"Live services of a kind without which the fleet is reported as stalled."`
+	MassFailureThreshold float64          `group:"Health checks" env:"ROLLCALL_MASS_FAILURE_THRESHOLD" default:"0" min:"0" max:"1" help:"Mass-failure guard: when more than this share of a kind fails at once, removals are held back; 0 for off."`
+	MassFailureHold      time.Duration    `group:"Health checks" env:"ROLLCALL_MASS_FAILURE_HOLD" default:"1m" min:"1s" max:"1h" help:"Maximum time removals are held."`
+	Redis                cli.RedisFlags   `embed:"" group:"Redis"`
+	Log                  process.LogFlags `embed:"" group:"Log" prefix:"log-"`
 }
 
 // Check reports what is wrong with the settings together.
@@ -140,7 +140,7 @@ func (c *coordinatorCmd) config() coordinator.Config {
 		ID: c.NodeID, Listen: c.Listen, Advertise: c.Advertise, AdvertiseClient: c.AdvertiseClient,
 		HTTPAddress: c.httpAddress(), Peers: c.PeerList(), BootstrapWithout: c.BootstrapWithout, DataDir: c.DataDir, Timing: timing,
 		RelayerCount: c.RelayerCount, RelayerURLTemplate: c.RelayerURLTemplate,
-		Version: cli.Version(),
+		Version: process.Version(),
 	}
 }
 
@@ -148,7 +148,7 @@ func (c *coordinatorCmd) config() coordinator.Config {
 func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	log, failure := c.Log.Logger(con.Stderr)
 	defer failure("coordinator failed", &err)
-	reg := newRegistry()
+	reg := process.NewRegistry()
 	if err := raftMetrics(reg); err != nil {
 		return err
 	}
@@ -204,13 +204,6 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) (err error) 
 
 // closing closes on the way out and keeps the error.
 func closing(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
-
-// newRegistry returns the registry of a role, with the metrics of every process.
-func newRegistry() *prometheus.Registry {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), cli.BuildInfo())
-	return reg
-}
 
 // raftMetrics publishes Raft's own metrics, as rollcall_raft_….
 func raftMetrics(reg prometheus.Registerer) error {

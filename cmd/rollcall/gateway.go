@@ -19,6 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/foreman"
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/process"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -43,9 +44,9 @@ type gatewayCmd struct {
 	StartupWait       time.Duration `env:"ROLLCALL_STARTUP_WAIT" default:"2s" min:"0s" max:"10m" group:"Timing" help:"How long the first start, with nothing remembered, waits for processes to advertise before it registers the host's services."`
 	ResyncInterval    time.Duration `env:"ROLLCALL_RESYNC_INTERVAL" default:"1m" min:"1s" max:"2m" group:"Timing" help:"Time between two registrations of everything."`
 
-	Health probeFlags   `embed:"" prefix:"health-check-" group:"Checks before a service is first offered, as the coordinators have them"`
-	TLS    cli.TLSFlags `embed:"" prefix:"tls-" group:"TLS"`
-	Log    cli.LogFlags `embed:"" prefix:"log-" group:"Log"`
+	Health probeFlags       `embed:"" prefix:"health-check-" group:"Checks before a service is first offered, as the coordinators have them"`
+	TLS    cli.TLSFlags     `embed:"" prefix:"tls-" group:"TLS"`
+	Log    process.LogFlags `embed:"" prefix:"log-" group:"Log"`
 }
 
 // Check reports what is wrong with the settings together.
@@ -104,7 +105,7 @@ func (l localChecker) Check(ctx context.Context, s *rollcallv1.Service) error {
 func (c *gatewayCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	log, failure := c.Log.Logger(con.Stderr)
 	defer failure("gateway failed", &err)
-	reg := newRegistry()
+	reg := process.NewRegistry()
 
 	source, err := c.foremanConfig()
 	if err != nil {
@@ -139,7 +140,7 @@ func (c *gatewayCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 		return err
 	}
 	defer closing(&err, web)
-	log.Info("gateway started", "gateway", c.ID, "version", cli.Version(), "http", web.Addr().String(),
+	log.Info("gateway started", "gateway", c.ID, "version", process.Version(), "http", web.Addr().String(),
 		"coordinators", c.Coordinators, "definitions", c.Definitions, "tls", material != nil)
 
 	work, running := errgroup.WithContext(ctx)

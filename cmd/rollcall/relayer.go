@@ -3,22 +3,18 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math/big"
 	"os"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/jsonbody"
-	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
-	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
+	"github.com/rollcall-dev/rollcall/internal/process"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/limits"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
@@ -43,16 +39,16 @@ type relayerCmd struct {
 	MaxPendingPerKey    int    `group:"Relayer" env:"RELAYER_MAX_PENDING_PER_KEY" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
 	MaxQueued           int    `group:"Relayer" env:"RELAYER_MAX_QUEUED" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
 
-	Store            storeFlags       `embed:"" group:"Store and chain"`
-	Chain            chainFlags       `embed:"" group:"Store and chain"`
-	Migrate          bool             `group:"Store and chain" env:"RELAYER_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the relayer ends."`
-	HistoryRetention time.Duration    `group:"Store and chain" env:"RELAYER_HISTORY_RETENTION" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever."`
-	IdempotencyTTL   time.Duration    `group:"Store and chain" name:"idempotency-ttl" env:"RELAYER_IDEMPOTENCY_TTL" default:"720h" min:"1h" help:"How long an idempotency key is remembered: longer than any queue keeps a message."`
-	Gas              gasFlags         `embed:"" group:"Gas"`
-	Guard            guardFlags       `embed:"" group:"Safeguards"`
-	Tracing          cli.TracingFlags `embed:"" group:"Tracing"`
-	Hook             hookFlags        `embed:"" group:"Webhooks" prefix:"webhook-"`
-	Log              cli.LogFlags     `embed:"" group:"Log" prefix:"log-"`
+	Store            storeFlags           `embed:"" group:"Store and chain"`
+	Chain            chainFlags           `embed:"" group:"Store and chain"`
+	Migrate          bool                 `group:"Store and chain" env:"RELAYER_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the relayer ends."`
+	HistoryRetention time.Duration        `group:"Store and chain" env:"RELAYER_HISTORY_RETENTION" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever."`
+	IdempotencyTTL   time.Duration        `group:"Store and chain" name:"idempotency-ttl" env:"RELAYER_IDEMPOTENCY_TTL" default:"720h" min:"1h" help:"How long an idempotency key is remembered: longer than any queue keeps a message."`
+	Gas              gasFlags             `embed:"" group:"Gas"`
+	Guard            guardFlags           `embed:"" group:"Safeguards"`
+	Tracing          process.TracingFlags `embed:"" group:"Tracing"`
+	Hook             hookFlags            `embed:"" group:"Webhooks" prefix:"webhook-"`
+	Log              process.LogFlags     `embed:"" group:"Log" prefix:"log-"`
 
 	ring *signer.Ring // what the environment has, read by Check
 }
@@ -272,84 +268,58 @@ func (h *hookFlags) config() webhook.Config {
 	return h.with(targets)
 }
 
-// Run opens a relayer's parts, relays until ctx ends, and closes them in reverse order.
-func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+// Run relays until ctx ends.
+func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) error {
 	collectRarely()
-	unlimited, failure := c.Log.Logger(con.Stderr)
-	defer failure("relayer failed", &err)
-	log := slog.New(warnings.Limit(unlimited.Handler()))
-	reg := newRegistry()
+	role := process.Role{Name: "relayer", Log: c.Log, Stderr: con.Stderr, Tracing: &c.Tracing, LimitWarnings: true}
+	return role.Run(ctx, c.start)
+}
 
-	// The port is open from the first second: /health answers with what the start waits for.
+// start opens a relayer's parts and starts its stages. The port is open from the first second: /health answers with what the start
+// waits for.
+func (c *relayerCmd) start(p *process.Process) error {
 	keys, err := apikey.Parse(c.APIKeys)
 	if err != nil {
 		return err
 	}
 	handler, err := api.NewHandler(api.Config{
-		Keys: keys, Limit: limits.NewGuard(c.Guard.rates()).AdmitCalls, Version: cli.Version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
+		Keys: keys, Limit: limits.NewGuard(c.Guard.rates()).AdmitCalls, Version: process.Version(), Metrics: p.Metrics(), Registerer: p.Registry, Logger: p.Log,
 	})
 	if err != nil {
 		return err
 	}
-	web, err := api.Open(ctx, c.Listen, handler)
+	web, err := api.Open(p.Context(), c.Listen, handler)
 	if err != nil {
 		return err
 	}
-	defer closing(&err, web)
-	log.Info("listening for HTTP", "http", web.Addr().String())
-
-	if err := serve(ctx, web.Run, func(stages *shutdownStages, started func()) error {
-		return c.relay(stages, log, reg, func(relay *service.Service) {
-			started()
-			handler.Start(relay)
-			log.Info("relayer started", "version", cli.Version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
-				"keys", c.ring.Len(), "enabled", c.Enabled)
-		}, postgres.LogWaiting(unlimited, func(class string) { handler.Starting("database: " + class) }))
-	}); err != nil {
-		return err
-	}
-	log.Info("relayer stopped", "cause", context.Cause(ctx))
-	return nil
-}
-
-// relay opens a relayer's parts, calls ready, and runs until the stages have ended. Its own stages follow the existing ones.
-func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, ready func(*service.Service), waiting func(error)) error {
-	p := &relayerParts{relayerCmd: c, log: log, reg: reg}
-	defer p.close()
-	if err := p.openDatabase(stages.ctx, waiting); err != nil {
-		return err
-	}
-	if err := p.openNodes(); err != nil {
-		return err
-	}
-	if err := p.openStore(); err != nil {
+	p.Serve(web)
+	p.OnStage(func(stage, problem string) { handler.Starting(process.Reason(stage, problem)) })
+	parts := &relayerParts{relayerCmd: c, log: p.Log, reg: p.Registry}
+	if err := parts.open(p); err != nil {
 		return err
 	}
 	ring, err := ringWith(c.ring, c.Guard.TopUp.signer)
 	if err != nil {
 		return err
 	}
-	relaying := p.serviceConfig()
-	keys := p.keyMonitor(relaying)
-	tracer, endTracing, err := c.Tracing.Open(stages.ctx, "relayer", log)
-	if err != nil {
-		return err
-	}
-	defer endTracing()
-	sending := p.senderConfig(relaying, keys)
-	sending.Ring, sending.Tracer = ring, tracer
+	relaying := parts.serviceConfig()
+	monitor := parts.keyMonitor(relaying)
+	sending := parts.senderConfig(relaying, monitor)
+	sending.Ring, sending.Tracer = ring, p.Tracer
 	send := sender.New(sending)
-	track := tracker.New(p.trackerConfig(relaying, keys, send))
+	track := tracker.New(parts.trackerConfig(relaying, monitor, send))
 	relaying.Sender, relaying.Rounds = send, track.Rounds
 	relay := service.New(relaying)
-	ready(relay)
+	handler.Start(relay)
+	p.Started("pool", c.Store.PoolID, "chain", c.Chain.ID, "keys", c.ring.Len(), "enabled", c.Enabled)
 
-	// In the order in which they stop. HTTP, which runs already, accepts nothing new. Then accepted transactions are stored, and
-	// stored ones are signed and broadcasted. The parts that all of these need end last.
-	stages.add(relay.Run)
-	stages.add(track.Run, keys.Run)
-	stages.add(send.Run)
-	stages.add(p.deliverer.Run, p.identity.Run)
-	stages.add(p.client.Run)
-	return stages.wait()
+	// They stop in reverse order. HTTP accepts nothing new. Then accepted transactions are stored, and stored ones are signed and
+	// broadcasted. The parts that all of these need end last.
+	p.Go("nodes", 0, parts.client.Run)
+	p.Go("webhooks", 0, parts.deliverer.Run, parts.identity.Run)
+	p.Go("sender", 0, send.Run)
+	p.Go("tracker", 0, track.Run, monitor.Run)
+	p.Go("intake", 0, relay.Run)
+	p.StopHTTPHere()
+	return nil
 }

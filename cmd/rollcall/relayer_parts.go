@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/process"
 	"github.com/rollcall-dev/rollcall/internal/relayer/events"
 	"github.com/rollcall-dev/rollcall/internal/relayer/keymonitor"
 	"github.com/rollcall-dev/rollcall/internal/relayer/limits"
@@ -35,8 +36,22 @@ type relayerParts struct {
 	identity    *tracker.ChainIdentity
 }
 
+// open opens the parts, the database first.
+func (p *relayerParts) open(of *process.Process) error {
+	of.OnStop("connections", 0, p.close)
+	if err := p.openDatabase(of.Context(), of.Database()); err != nil {
+		return err
+	}
+	of.Stage("nodes")
+	if err := p.openNodes(); err != nil {
+		return err
+	}
+	of.Stage("store")
+	return p.openStore()
+}
+
 // close closes the parts that are open, the last one first.
-func (p *relayerParts) close() {
+func (p *relayerParts) close() error {
 	if p.passthrough != nil {
 		p.passthrough.Close()
 	}
@@ -46,6 +61,7 @@ func (p *relayerParts) close() {
 	if p.db != nil {
 		p.db.Close()
 	}
+	return nil
 }
 
 // openDatabase connects to the database and migrates it if configured. It waits for a database that cannot be reached.

@@ -19,6 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/foreman"
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/process"
 )
 
 // parseCommand reads a command line with an environment of its own.
@@ -161,8 +162,8 @@ func TestCoordinatorSettings_FlagsAndVariables_AreRead(t *testing.T) {
 		{"redis-password-file", "REDIS_PASSWORD_FILE", secret, nil, func(c *commands) any { return c.Coordinator.Redis.Options().Password }, "hunter2"},
 		{"redis-ca-file", "REDIS_CA_FILE", cas, map[string]string{"REDIS_URL": "rediss://r"}, func(c *commands) any { return c.Coordinator.Redis.Options().CAs != nil }, true},
 		{"redis-key-prefix", "REDIS_KEY_PREFIX", "{r}:", nil, func(c *commands) any { return c.Coordinator.directorConfig().Mirror.Prefix }, "{r}:"},
-		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *cli.LogFlags { return &c.Coordinator.Log }), "json debug"},
-		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *cli.LogFlags { return &c.Coordinator.Log }), "text info"},
+		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *process.LogFlags { return &c.Coordinator.Log }), "json debug"},
+		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *process.LogFlags { return &c.Coordinator.Log }), "text info"},
 	}...))
 }
 
@@ -193,7 +194,7 @@ func caFile(t *testing.T) string {
 }
 
 // logged tells from what comes out how a command logs.
-func logged(flags func(*commands) *cli.LogFlags) func(*commands) any {
+func logged(flags func(*commands) *process.LogFlags) func(*commands) any {
 	return func(c *commands) any {
 		var out bytes.Buffer
 		log, _ := flags(c).Logger(&out)
@@ -216,7 +217,7 @@ func TestCoordinatorSettings_NoneGiven_HaveDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, coordinator.Config{
 		ID: "a", Listen: ":7400", HTTPAddress: "a:3001", Peers: threePeers, DataDir: "data", Timing: coordinator.LAN,
-		RelayerCount: 3, RelayerURLTemplate: "http://oz-relayer-{N}:3000", Version: cli.Version(),
+		RelayerCount: 3, RelayerURLTemplate: "http://oz-relayer-{N}:3000", Version: process.Version(),
 	}, c.Coordinator.config())
 	d := c.Coordinator.directorConfig()
 	require.Equal(t, health.Config{
@@ -396,8 +397,8 @@ func TestGatewaySettings_FlagsAndVariables_AreRead(t *testing.T) {
 		{"health-check-auth-hosts", "HEALTH_CHECK_AUTH_HOSTS", "a", map[string]string{"HEALTH_CHECK_AUTH_HEADER": "X: y", "HEALTH_CHECK_AUTH_HOSTS": "z"},
 			check(func(c health.Config) any { return c.Auth.Hosts }), []string{"a"}},
 		{"health-check-ca-file", "HEALTH_CHECK_CA_FILE", caFile(t), nil, check(func(c health.Config) any { return c.TLS != nil && c.TLS.RootCAs != nil }), true},
-		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *cli.LogFlags { return &c.Gateway.Log }), "json debug"},
-		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *cli.LogFlags { return &c.Gateway.Log }), "text info"},
+		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *process.LogFlags { return &c.Gateway.Log }), "json debug"},
+		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *process.LogFlags { return &c.Gateway.Log }), "text info"},
 	}...))
 	for want, env := range map[string]map[string]string{
 		"--id: is empty": {},

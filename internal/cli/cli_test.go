@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -94,27 +93,6 @@ func TestReadDefinitions_StandardInput_IsParsed(t *testing.T) {
 	require.Len(t, services, 1)
 	_, err = readDefinitions("-", strings.NewReader("id: x"))
 	require.ErrorContains(t, err, "standard input: invalid services in services[0].kind")
-}
-
-// The error that ends a role is its last log line, even while parts of it still run.
-func TestLogger_Failure_IsTheLastLine(t *testing.T) {
-	t.Parallel()
-	for format, want := range map[string]string{"json": `"msg":"role failed","err":"the disk is full"}`, "text": `msg="role failed" err="the disk is full"`} {
-		var out bytes.Buffer
-		log, failure := (&LogFlags{Level: "info", Format: format}).Logger(&out)
-		component := log.With("component", "health")
-		component.Info("health check failed")
-		var err error
-		failure("role failed", &err)
-		component.Info("health check failed")
-		err = errors.New("the disk is full")
-		failure("role failed", &err)
-		require.ErrorAs(t, err, new(loggedError))
-		component.Error("health check failed")
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		require.Len(t, lines, 3)
-		require.Contains(t, lines[2], want)
-	}
 }
 
 // An unknown outcome has an exit code of its own, and it wins over other failures.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/process"
 )
 
 // UsageError is a mistake in how a command was called that only shows once it runs.
@@ -39,7 +40,7 @@ const changesTag = "changes"
 // explain returns the message about a failed command, with the remedy, and the exit code. The text is
 // empty for what a role has logged. ctx is the command's: after an interrupt, the last error is only its effect.
 func explain(ctx context.Context, node *kong.Node, err error) (text string, code int) {
-	if _, ok := errors.AsType[loggedError](err); ok {
+	if process.IsLogged(err) {
 		return "", ExitNotDone
 	}
 	command := node.FullPath()

@@ -1,102 +1,19 @@
 package cli
 
 import (
-	"context"
 	"crypto/x509"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
-	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 )
 
 // Groups of flags that more than one command has, or that are better read apart.
-
-// LogFlags say what a long-running command logs, to standard error.
-type LogFlags struct {
-	Level  string `env:"ROLLCALL_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged."`
-	Format string `env:"ROLLCALL_LOG_FORMAT" enum:"json,text" default:"json" help:"How log lines look."`
-}
-
-// Logger writes to w, up to the failure, if there is one, that is to be the last line: what still runs then, to the end
-// of the process, is not heard any more.
-func (l *LogFlags) Logger(w io.Writer) (log *slog.Logger, failure func(msg string, err *error)) {
-	until := &closableWriter{w: w}
-	return slog.New(l.handler(until)), func(msg string, err *error) {
-		if *err != nil {
-			until.close()
-			slog.New(l.handler(w)).Error(msg, "err", *err) //nolint:sloglint // constant where it is called
-			*err = loggedError{*err}
-		}
-	}
-}
-
-func (l *LogFlags) handler(w io.Writer) slog.Handler {
-	options := &slog.HandlerOptions{}
-	level := new(slog.LevelVar)
-	if err := level.UnmarshalText([]byte(l.Level)); err == nil { // the enum has seen to it
-		options.Level = level
-	}
-	if l.Format == "text" {
-		return slog.NewTextHandler(w, options)
-	}
-	return slog.NewJSONHandler(w, options)
-}
-
-// loggedError is an error that is in the log already.
-type loggedError struct{ error }
-
-// closableWriter lets whole lines through until it is closed.
-type closableWriter struct {
-	mu     sync.Mutex
-	w      io.Writer
-	closed bool
-}
-
-func (g *closableWriter) Write(line []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return len(line), nil
-	}
-	return g.w.Write(line)
-}
-
-func (g *closableWriter) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
-}
-
-// TracingFlags are where spans are exported to. Headers that a receiver wants are read from OTEL_EXPORTER_OTLP_HEADERS.
-type TracingFlags struct {
-	Endpoint string  `name:"otlp-endpoint" env:"OTEL_EXPORTER_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry receiver (OTLP over HTTP), such as http://collector:4318; without one nothing is exported."`
-	Ratio    float64 `name:"trace-ratio" env:"OTEL_TRACES_SAMPLER_ARG" default:"1" min:"0" max:"1" help:"Share of the traces that begin here which is exported, 0 to 1. For others the client has decided."`
-}
-
-// CheckFlags reports problems of the flags.
-func (f *TracingFlags) CheckFlags(p *config.Problems) {
-	if f.Endpoint != "" {
-		if err := tracing.CheckEndpoint(f.Endpoint); err != nil {
-			p.Addf(&f.Endpoint, "", "%v", err)
-		}
-	}
-}
-
-// Open opens the tracer of a role.
-func (f *TracingFlags) Open(ctx context.Context, role string, log *slog.Logger) (trace.Tracer, func(), error) {
-	return tracing.Open(ctx, tracing.Config{Service: "rollcall-" + role, Version: Version(), Endpoint: f.Endpoint, Ratio: f.Ratio, Logger: log})
-}
 
 // RedisFlags are where Redis is.
 type RedisFlags struct {

@@ -3,9 +3,8 @@ package cli
 import (
 	"fmt"
 	"io"
-	"runtime/debug"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rollcall-dev/rollcall/internal/process"
 )
 
 // VersionCmd prints the version.
@@ -13,52 +12,6 @@ type VersionCmd struct{ OutputFlags }
 
 // Run prints the version.
 func (c VersionCmd) Run(con *Console, p *Program) error {
-	v := map[string]string{"version": Version()}
-	return c.Print(con.Stdout, v, func(w io.Writer) { fmt.Fprintln(w, p.Name+" "+Version()) })
-}
-
-// build is what the program was built from. Each value may be "unknown".
-type build struct{ version, revision, golang string }
-
-// readBuild returns the version of the module, or the commit, and the commit and the version of Go.
-func readBuild() build {
-	b := build{"unknown", "unknown", "unknown"}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return b
-	}
-	settings := map[string]string{}
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
-	b.version, b.golang = info.Main.Version, info.GoVersion
-	revision := settings["vcs.revision"]
-	if revision != "" {
-		b.revision = revision
-	}
-	if b.version == "(devel)" && len(revision) >= 12 {
-		b.version = "devel-" + revision[:12]
-		if settings["vcs.modified"] == "true" {
-			b.version += "-dirty"
-		}
-	}
-	return b
-}
-
-// Version returns the version of the module, or the commit that the program was built from, and the version of Go.
-func Version() string {
-	b := readBuild()
-	if b.golang == "unknown" {
-		return b.version
-	}
-	return b.version + " " + b.golang
-}
-
-// BuildInfo returns the metric that each process reports about its program.
-func BuildInfo() prometheus.Collector {
-	b := readBuild()
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "rollcall_build_info", Help: "1; the labels are the program's version, its commit, and the version of Go.",
-		ConstLabels: prometheus.Labels{"version": b.version, "revision": b.revision, "goversion": b.golang},
-	}, func() float64 { return 1 })
+	v := map[string]string{"version": process.Version()}
+	return c.Print(con.Stdout, v, func(w io.Writer) { fmt.Fprintln(w, p.Name+" "+process.Version()) })
 }

@@ -1,6 +1,9 @@
-package main
+package process
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"testing"
 
@@ -10,7 +13,7 @@ import (
 // Each role's metrics come from one registry, so that each names the program that reports them.
 func TestNewRegistry_ReportsTheBuild(t *testing.T) {
 	t.Parallel()
-	families, err := newRegistry().Gather()
+	families, err := NewRegistry().Gather()
 	require.NoError(t, err)
 	for _, f := range families {
 		if f.GetName() != "rollcall_build_info" {
@@ -28,4 +31,15 @@ func TestNewRegistry_ReportsTheBuild(t *testing.T) {
 		return
 	}
 	require.Fail(t, "no rollcall_build_info")
+}
+
+func TestMetrics_ServesTheRegistry(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	(&Process{Registry: NewRegistry()}).Metrics().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	body, err := io.ReadAll(w.Body)
+	require.NoError(t, err)
+	for _, name := range []string{"rollcall_build_info{", "go_goroutines ", "process_open_fds "} {
+		require.Contains(t, string(body), "\n"+name)
+	}
 }

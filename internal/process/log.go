@@ -1,0 +1,94 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// LogFlags say what a long-running command logs, to standard error.
+type LogFlags struct {
+	Level  string `env:"ROLLCALL_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged."`
+	Format string `env:"ROLLCALL_LOG_FORMAT" enum:"json,text" default:"json" help:"How log lines look."`
+}
+
+// Logger writes to w, up to the failure, if there is one, that is to be the last line: lines of goroutines that still run then,
+// to the end of the process, are dropped.
+func (l *LogFlags) Logger(w io.Writer) (log *slog.Logger, failure func(msg string, err *error)) {
+	until := &closableWriter{w: w}
+	return slog.New(l.handler(until)), func(msg string, err *error) {
+		if *err != nil {
+			until.close()
+			slog.New(l.handler(w)).Error(msg, "err", *err) //nolint:sloglint // constant where it is called
+			*err = loggedError{*err}
+		}
+	}
+}
+
+func (l *LogFlags) handler(w io.Writer) slog.Handler {
+	options := &slog.HandlerOptions{}
+	level := new(slog.LevelVar)
+	if err := level.UnmarshalText([]byte(l.Level)); err == nil { // the flag's enum allows no other
+		options.Level = level
+	}
+	if l.Format == "text" {
+		return traceHandler{slog.NewTextHandler(w, options)}
+	}
+	return traceHandler{slog.NewJSONHandler(w, options)}
+}
+
+// traceHandler adds the ids of the trace and the span of a record's context.
+type traceHandler struct{ slog.Handler }
+
+func (h traceHandler) Handle(ctx context.Context, r slog.Record) error {
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		r = r.Clone()
+		r.AddAttrs(slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h traceHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return traceHandler{h.Handler.WithAttrs(attrs)}
+}
+
+func (h traceHandler) WithGroup(name string) slog.Handler {
+	return traceHandler{h.Handler.WithGroup(name)}
+}
+
+// loggedError is an error that is in the log already.
+type loggedError struct{ error }
+
+func (e loggedError) Unwrap() error { return e.error }
+
+// IsLogged reports whether an error is in the log already, as that of [Role.Run] is.
+func IsLogged(err error) bool {
+	_, ok := errors.AsType[loggedError](err)
+	return ok
+}
+
+// closableWriter lets whole lines through until it is closed.
+type closableWriter struct {
+	mu     sync.Mutex
+	w      io.Writer
+	closed bool
+}
+
+func (g *closableWriter) Write(line []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return len(line), nil
+	}
+	return g.w.Write(line)
+}
+
+func (g *closableWriter) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+}
