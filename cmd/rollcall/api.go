@@ -9,7 +9,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/api"
@@ -20,10 +19,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
-	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
-	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
 	"github.com/rollcall-dev/rollcall/internal/process"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
@@ -168,10 +165,10 @@ func (f *forwardFlags) config() evm.Config {
 }
 
 // handlerConfig returns the configuration of the handler, without what has to be opened.
-func (c *apiCmd) handlerConfig(starting *startingHealth, log *slog.Logger, reg *prometheus.Registry) api.Config {
+func (c *apiCmd) handlerConfig(p *process.Process, starting *startingHealth) api.Config {
 	cfg := api.Config{
-		Secrets: c.secrets, MaxWebhook: c.MaxWebhook, Version: process.Version(), Health: starting.report, Registerer: reg, Logger: log,
-		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
+		Secrets: c.secrets, MaxWebhook: c.MaxWebhook, Version: process.Version(), Health: starting.report, Tracer: p.Tracer,
+		Registerer: p.Registry, Metrics: p.Metrics(), Logger: p.Log,
 	}
 	cfg.Keys, _ = apikey.Parse(c.APIKeys) // which Check has seen
 	cfg.Global, _ = ratelimit.ParseRate(c.Rate)
@@ -180,29 +177,24 @@ func (c *apiCmd) handlerConfig(starting *startingHealth, log *slog.Logger, reg *
 }
 
 // Run serves until ctx ends.
-func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+func (c *apiCmd) Run(ctx context.Context, con *cli.Console) error {
 	collectRarely()
-	unlimited, failure := c.Log.Logger(con.Stderr)
-	defer failure("API failed", &err)
-	log := slog.New(warnings.Limit(unlimited.Handler()))
-	reg := process.NewRegistry()
+	role := process.Role{Name: "API", Log: c.Log, Stderr: con.Stderr, Tracing: &c.Tracing, LimitWarnings: true}
+	return role.Run(ctx, c.start)
+}
 
+// start opens the API's parts and starts its stages.
+func (c *apiCmd) start(p *process.Process) error {
 	starting := &startingHealth{}
-	cfg := c.handlerConfig(starting, log, reg)
+	cfg := c.handlerConfig(p, starting)
 	if c.Redis.URL != "" || c.Redis.Host != "" {
 		client, err := redisclient.New(c.Redis.Options())
 		if err != nil {
 			return err
 		}
-		defer closing(&err, client)
-		cfg.Cache = statuscache.New(statuscache.Config{Redis: client, Prefix: c.Redis.KeyPrefix, Registerer: reg, Logger: log})
+		p.OnStop("Redis", 0, client.Close)
+		cfg.Cache = statuscache.New(statuscache.Config{Redis: client, Prefix: c.Redis.KeyPrefix, Registerer: p.Registry, Logger: p.Log})
 	}
-	tracer, endTracing, err := c.Tracing.Open(ctx, "rollcall-api", log)
-	if err != nil {
-		return err
-	}
-	defer endTracing()
-	cfg.Tracer = tracer
 	stored := make(chan struct{}, 1)
 	cfg.Stored = func() {
 		select {
@@ -214,65 +206,53 @@ func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	if err != nil {
 		return err
 	}
-	web, err := api.Open(ctx, c.Listen, handler)
+	web, err := api.Open(p.Context(), c.Listen, handler)
 	if err != nil {
 		return err
 	}
-	defer closing(&err, web)
-	log.Info("listening for HTTP", "http", web.Addr().String())
-
-	if err := serve(ctx, web.Run, func(stages *shutdownStages, started func()) error {
-		return c.run(stages, log, reg, starting, stored, handler, postgres.LogWaiting(unlimited, starting.waiting), func() {
-			started()
-			log.Info("API started", "version", process.Version(), "http", web.Addr().String(), "gasless", c.Forward.Address != "")
-		})
-	}); err != nil {
-		return err
-	}
-	log.Info("API stopped", "cause", context.Cause(ctx))
-	return nil
-}
-
-// run opens the API's parts, and runs until the stages have ended.
-func (c *apiCmd) run(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, starting *startingHealth, stored <-chan struct{}, handler *api.Handler, waiting func(error), started func()) (err error) {
+	p.Serve(web)
+	p.OnStage(starting.stage)
 	hooks, err := c.Hooks.config()
 	if err != nil {
 		return err
 	}
-	s, err := c.Store.open(stages.ctx, "api", hooks.Names(), log, reg, waiting)
+	s, err := c.Store.open(p.Context(), "api", hooks.Names(), p.Log, p.Registry, p.Database())
 	if err != nil {
 		return err
 	}
-	defer closing(&err, s)
-	if err := claimChain(stages.ctx, s.store, "API_CHAIN_ID or RELAYER_CHAIN_ID", c.Forward.ChainID); err != nil {
+	p.OnStop("store", 0, s.Close)
+	p.Stage("chain")
+	if err := claimChain(p.Context(), s.store, "API_CHAIN_ID or RELAYER_CHAIN_ID", c.Forward.ChainID); err != nil {
 		return err
 	}
-	hooks.Logger, hooks.Metrics = log, webhook.NewMetrics(reg)
+	hooks.Logger, hooks.Metrics = p.Log, webhook.NewMetrics(p.Registry)
 	deliverer, err := webhook.New(s.db, store.Webhooks(), hooks)
 	if err != nil {
 		return err
 	}
 	var forwards api.Forwards
-	run := []func(context.Context) error{deliverer.Run, s.queue.Run}
+	background := []func(context.Context) error{deliverer.Run, s.queue.Run}
 	if c.Forward.Address != "" {
-		nodes, err := c.Forward.open(log, reg)
+		nodes, err := c.Forward.open(p.Log, p.Registry)
 		if err != nil {
 			return err
 		}
-		defer nodes.Close()
+		p.OnStop("node clients", 0, func() error { nodes.Close(); return nil })
 		if forwards, err = forward.New(forward.Config{Nodes: nodes, Address: common.HexToAddress(c.Forward.Address)}); err != nil {
 			return err
 		}
-		run = append(run, nodes.Run)
+		background = append(background, nodes.Run)
 	}
 	watch := health.New(health.Config{
-		Store: s.store, Components: map[string]health.Component{"queue": {Problem: s.queue.Health}}, Registerer: reg, Logger: log,
+		Store: s.store, Components: map[string]health.Component{"queue": {Problem: s.queue.Health}}, Registerer: p.Registry, Logger: p.Log,
 	})
 	starting.monitor.Store(watch)
 	handler.Start(s.store, forwards)
-	started()
-	// HTTP, which runs already, stops first. Then the batches end that its requests have left.
-	stages.add(func(ctx context.Context) error {
+	p.Started("gasless", c.Forward.Address != "")
+
+	// HTTP stops first. Then the batches end that its requests have left.
+	p.Go("webhooks and queue", 0, append(background, watch.Run)...)
+	p.Go("accepted transactions", 0, func(ctx context.Context) error {
 		defer handler.Wait()
 		for {
 			select {
@@ -283,6 +263,6 @@ func (c *apiCmd) run(stages *shutdownStages, log *slog.Logger, reg *prometheus.R
 			}
 		}
 	})
-	stages.add(append(run, watch.Run)...)
-	return stages.wait()
+	p.StopHTTPHere()
+	return nil
 }

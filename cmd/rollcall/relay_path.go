@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/process"
 )
 
 // relayStoreFlags are where the relay path's transactions and their queue are: the same for all APIs and consumers.
@@ -113,23 +115,28 @@ func (s *relayStore) Close() (err error) {
 
 // startingHealth reports why a process is not up yet, and then what its monitor reports.
 type startingHealth struct {
-	monitor  atomic.Pointer[health.Monitor]
-	database atomic.Pointer[string]
+	monitor atomic.Pointer[health.Monitor]
+	starts  atomic.Pointer[health.Report] // until there is a monitor
+}
+
+// stage records the stage of the start, and the problem that it waits for.
+func (s *startingHealth) stage(stage, problem string) {
+	s.starts.Store(&health.Report{
+		Status: "unhealthy", Reason: "starting: " + process.Reason(stage, problem), Components: map[string]string{stage: cmp.Or(problem, "starting")},
+	})
 }
 
 // waiting records the class of the database's problem that the start waits for.
-func (s *startingHealth) waiting(class string) { s.database.Store(&class) }
+func (s *startingHealth) waiting(class string) { s.stage("database", class) }
 
 func (s *startingHealth) report() health.Report {
 	if m := s.monitor.Load(); m != nil {
 		return m.Health()
 	}
-	r := health.Report{Status: "unhealthy", Reason: "starting", Components: map[string]string{}}
-	if class := s.database.Load(); class != nil {
-		r.Reason = "starting: database: " + *class
-		r.Components["database"] = *class
+	if r := s.starts.Load(); r != nil {
+		return *r
 	}
-	return r
+	return health.Report{Status: "unhealthy", Reason: "starting", Components: map[string]string{}}
 }
 
 // relayerKeys are the API keys for relayers, by the ids of their services; that of "" is for all others.
