@@ -2,16 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
@@ -23,9 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/hostlist"
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
-	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
-	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
 	"github.com/rollcall-dev/rollcall/internal/process"
 )
 
@@ -154,86 +148,59 @@ func (c *consumerCmd) Check(p *config.Problems) {
 }
 
 // Run consumes until ctx ends.
-func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) error {
 	collectRarely()
-	unlimited, failure := c.Log.Logger(con.Stderr)
-	defer failure("consumer failed", &err)
-	log := slog.New(warnings.Limit(unlimited.Handler()))
-	reg := process.NewRegistry()
+	role := process.Role{Name: "consumer", Log: c.Log, Stderr: con.Stderr, Tracing: &c.Tracing, LimitWarnings: true}
+	return role.Run(ctx, c.start)
+}
+
+// start opens a consumer's parts and starts its stages.
+func (c *consumerCmd) start(p *process.Process) error {
 	starting := &startingHealth{}
-	web, err := httpserver.Open(ctx, httpserver.Config{
-		Listen: c.Listen, Connections: 64, Stop: stopTimeout, Logger: log,
+	web, err := httpserver.Open(p.Context(), httpserver.Config{
+		Listen: c.Listen, Connections: 64, Stop: stopTimeout, Logger: p.Log,
 		HTTP: &http.Server{
-			Handler:           health.Handler(starting.report, promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4})),
+			Handler:           health.Handler(starting.report, p.Metrics()),
 			ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: 90 * time.Second,
-			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug),
 		},
 	})
 	if err != nil {
 		return err
 	}
-	defer closing(&err, web)
-
 	// HTTP stays up until the accepted messages are done, so that the end can be observed.
-	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
-	ctx, stop := context.WithCancelCause(ctx)
-	served := make(chan error, 1)
-	go func() {
-		err := web.Run(serving)
-		stop(err) // without /health its operator could not see the failure
-		served <- err
-	}()
-	started := false
-	err = c.consume(ctx, log, reg, starting, postgres.LogWaiting(unlimited, starting.waiting), func() {
-		started = true
-		log.Info("consumer started", "version", process.Version(), "http", web.Addr().String(), "redis", c.Redis.Options())
-	})
-	failed := started || ctx.Err() == nil // an interrupted start fails, too; the end of HTTP also ends ctx
-	stopServing()
-	err = errors.Join(err, <-served)
-	if err != nil && failed {
-		return err
-	}
-	log.Info("consumer stopped", "cause", context.Cause(ctx))
-	return nil
-}
-
-// consume opens a consumer's parts, and runs until ctx ends.
-func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *prometheus.Registry, starting *startingHealth, waiting func(error), started func()) (err error) {
+	p.Serve(web)
+	p.OnStage(starting.stage)
 	c.Store.silent, c.Store.visibility = c.Silent, max(c.Relayers.lease(), time.Second)
 	c.Store.drain = c.Relayers.drain()
-	s, err := c.Store.open(ctx, "consumer", nil, log, reg, waiting)
+	s, err := c.Store.open(p.Context(), "consumer", nil, p.Log, p.Registry, p.Database())
 	if err != nil {
 		return err
 	}
-	defer closing(&err, s)
+	p.OnStop("store", 0, s.Close)
 	redis, err := redisclient.New(c.Redis.Options())
 	if err != nil {
 		return err
 	}
-	defer closing(&err, redis)
+	p.OnStop("Redis", 0, redis.Close)
 	relayers := fleet.New(fleet.Config{
 		Redis: redis, Prefix: c.Redis.KeyPrefix, URLTemplate: c.Relayers.URLTemplate, Client: c.Relayers.client, Store: s.store,
-		Clocks: s.store.RecordClocks, Registerer: reg, Logger: log,
+		Clocks: s.store.RecordClocks, Registerer: p.Registry, Logger: p.Log,
 	})
-	if err := claimChain(ctx, s.store, "CONSUMER_CHAIN_ID", c.Relayers.ChainID); err != nil {
+	p.Stage("chain")
+	if err := claimChain(p.Context(), s.store, "CONSUMER_CHAIN_ID", c.Relayers.ChainID); err != nil {
 		return err
 	}
-	if err := relayers.CheckChain(ctx); err != nil {
+	if err := relayers.CheckChain(p.Context()); err != nil {
 		return err
 	}
-	tracer, endTracing, err := c.Tracing.Open(ctx, "rollcall-consumer", log)
-	if err != nil {
-		return err
-	}
-	defer endTracing()
 	submit := consumer.New(consumer.Config{
 		Queue: s.queue, Store: s.store, Relayers: relayers, Concurrency: c.Concurrency, Lease: c.Relayers.lease(),
-		Settled: 3 * c.Relayers.Timeout, ParkNotFound: c.NotFound == "park", Tracer: tracer, Registerer: reg, Logger: log,
+		Settled: 3 * c.Relayers.Timeout, ParkNotFound: c.NotFound == "park", Tracer: p.Tracer, Registerer: p.Registry, Logger: p.Log,
 	})
 	reconcile := reconciler.New(reconciler.Config{
 		Store: s.store, Queued: s.queue.Notify, Answering: relayers.Answering, Elsewhere: relayers.Elsewhere,
-		History: c.History, Registerer: reg, Logger: log,
+		History: c.History, Registerer: p.Registry, Logger: p.Log,
 		Witnesses: func(at dispatch.Route) (witnesses []reconciler.Witness) {
 			if client := relayers.Client(at); client != nil {
 				witnesses = append(witnesses, reconciler.Witness{Relayer: client, URL: at.URL})
@@ -245,15 +212,18 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 		},
 	})
 	watch := health.New(health.Config{
-		Store: s.store, Registerer: reg, Logger: log,
+		Store: s.store, Registerer: p.Registry, Logger: p.Log,
 		Components: map[string]health.Component{"queue": {Problem: s.queue.Health}, "relayers": {Problem: relayers.Health, Class: error.Error}},
 	})
 	starting.monitor.Store(watch)
-	stages := newStages(ctx)
-	started()
-	// The submissions end first. The parts that they need end last.
-	stages.add(submit.Run)
-	stages.add(reconcile.Run, s.queue.Run)
-	stages.add(relayers.Run, watch.Run)
-	return stages.wait()
+	p.Started("redis", c.Redis.Options())
+
+	// They stop in reverse order: the submissions end first, and the parts that they need last.
+	p.Go("relayers", 0, relayers.Run, watch.Run)
+	p.Go("reconciler and queue", 0, reconcile.Run, s.queue.Run)
+	p.Go("submissions", c.Relayers.drain()+drainMargin, submit.Run)
+	return nil
 }
+
+// drainMargin is how much longer than the drain the submissions may take to stop.
+const drainMargin = 30 * time.Second

@@ -126,9 +126,6 @@ func (s *startingHealth) stage(stage, problem string) {
 	})
 }
 
-// waiting records the class of the database's problem that the start waits for.
-func (s *startingHealth) waiting(class string) { s.stage("database", class) }
-
 func (s *startingHealth) report() health.Report {
 	if m := s.monitor.Load(); m != nil {
 		return m.Health()
