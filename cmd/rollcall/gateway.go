@@ -10,8 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/cli"
@@ -102,24 +100,35 @@ func (l localChecker) Check(ctx context.Context, s *rollcallv1.Service) error {
 
 // Run runs a gateway until ctx ends. The foreman holds the services of this host, which local processes report over HTTP. The
 // gateway keeps them registered.
-func (c *gatewayCmd) Run(ctx context.Context, con *cli.Console) (err error) {
-	log, failure := c.Log.Logger(con.Stderr)
-	defer failure("gateway failed", &err)
-	reg := process.NewRegistry()
+func (c *gatewayCmd) Run(ctx context.Context, con *cli.Console) error {
+	return process.Role{Name: "gateway", Log: c.Log, Stderr: con.Stderr, Attrs: []any{"gateway", c.ID}}.Run(ctx, c.start)
+}
 
+// start opens a gateway's parts and starts its stages.
+func (c *gatewayCmd) start(p *process.Process) error {
+	web, err := foreman.Open(foreman.ServerConfig{
+		Listen: c.Listen, AllowRemote: c.AllowRemote, Hosts: c.Hosts, Metrics: p.Metrics(), Logger: p.Log,
+	})
+	if err != nil {
+		return err
+	}
+	p.Serve(web)
+	p.OnStage(web.Starting)
+	p.Stage("state folder")
 	source, err := c.foremanConfig()
 	if err != nil {
 		return err
 	}
-	source.Logger, source.Metrics = log, foreman.NewMetrics(reg)
+	source.Logger, source.Metrics = p.Log, foreman.NewMetrics(p.Registry)
 	f, err := foreman.New(source)
 	if err != nil {
 		return err
 	}
+	p.Stage("settings")
 	cfg := c.config()
-	cfg.Source, cfg.Logger = f, log
-	watchGateway(&cfg, reg)
-	material, err := c.TLS.Load(clusterport.TLSConfig{Logger: log})
+	cfg.Source, cfg.Logger = f, p.Log
+	watchGateway(&cfg, p.Registry)
+	material, err := c.TLS.Load(clusterport.TLSConfig{Logger: p.Log})
 	if err != nil {
 		return err
 	}
@@ -130,27 +139,10 @@ func (c *gatewayCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	if err != nil {
 		return err
 	}
-	web, err := foreman.Open(foreman.ServerConfig{
-		Foreman: f, Listen: c.Listen, AllowRemote: c.AllowRemote, Hosts: c.Hosts, Gateway: g.Status,
-		Ready:   func() error { return inSync(g.Status()) },
-		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
-		Logger:  log,
-	})
-	if err != nil {
-		return err
-	}
-	defer closing(&err, web)
-	log.Info("gateway started", "gateway", c.ID, "version", process.Version(), "http", web.Addr().String(),
-		"coordinators", c.Coordinators, "definitions", c.Definitions, "tls", material != nil)
-
-	work, running := errgroup.WithContext(ctx)
-	work.Go(func() error { return f.Run(running) })
-	work.Go(func() error { return g.Run(running) })
-	work.Go(func() error { return web.Run(running) })
-	if err := work.Wait(); err != nil {
-		return err
-	}
-	log.Info("gateway stopped", "gateway", c.ID, "cause", context.Cause(ctx))
+	web.Start(foreman.Parts{Foreman: f, Gateway: g.Status, Ready: func() error { return inSync(g.Status()) }})
+	p.Started("coordinators", c.Coordinators, "definitions", c.Definitions, "tls", material != nil)
+	p.Go("gateway", 0, f.Run, g.Run)
+	p.StopHTTPHere()
 	return nil
 }
 

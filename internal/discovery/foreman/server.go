@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/rollcall-dev/rollcall/gateway"
@@ -23,7 +24,6 @@ import (
 
 // ServerConfig configures the server for local processes.
 type ServerConfig struct {
-	Foreman *Foreman
 	// Listen is host:port; 127.0.0.1:7401 by default. Any client that reaches it may advertise, so addresses other
 	// than loopback need AllowRemote.
 	Listen      string
@@ -31,14 +31,19 @@ type ServerConfig struct {
 	// Hosts are the accepted host names of requests, in addition to localhost and loopback addresses. Others are
 	// refused, because a web page could have made its own name resolve to loopback.
 	Hosts []string
-	// Gateway, if set, adds the directory's results for the services.
-	Gateway func() gateway.Status
-	// Ready returns why the process is not ready; nil if it is. By default the process is always ready.
-	Ready func() error
 	// Metrics is served at /metrics, if set.
 	Metrics http.Handler
 	// Logger receives the server's log; by default there is none.
 	Logger *slog.Logger
+}
+
+// Parts are what the server offers to local processes.
+type Parts struct {
+	Foreman *Foreman
+	// Gateway, if set, adds the directory's results for the services.
+	Gateway func() gateway.Status
+	// Ready returns why the process is not ready; nil if it is. By default the process is always ready.
+	Ready func() error
 }
 
 // Server lets local processes advertise over HTTP:
@@ -49,7 +54,7 @@ type ServerConfig struct {
 //	GET    /healthz /readyz /metrics
 //
 // A POST adds or changes services, all or nothing, and stores them before it is answered. Errors are {"error":
-// {"what", "where", "how"}}.
+// {"what", "where", "how"}}. Until Start every path but /metrics answers 503.
 type Server struct {
 	cfg    ServerConfig
 	log    *slog.Logger
@@ -57,6 +62,8 @@ type Server struct {
 	server *httpserver.Server
 	// decoding has a value while a body is decoded. One at a time bounds the memory, which is many times the body's.
 	decoding chan struct{}
+	parts    atomic.Pointer[Parts]  // nil until Start
+	waits    atomic.Pointer[string] // the stage of the start; nil at first
 }
 
 const (
@@ -102,6 +109,32 @@ func Open(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
+// Starting sets the stage of the start, and the problem that it waits for, "" if there is none, which are reported until Start.
+func (s *Server) Starting(stage, problem string) {
+	if problem != "" {
+		stage += ": " + problem
+	}
+	s.waits.Store(&stage)
+}
+
+// Start sets what the server offers. It is called once.
+func (s *Server) Start(p Parts) { s.parts.Store(&p) }
+
+// afterStart refuses requests until Start.
+func (s *Server) afterStart(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.parts.Load() != nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		what := "the gateway is starting"
+		if stage := s.waits.Load(); stage != nil {
+			what += ": " + *stage
+		}
+		writeProblem(w, http.StatusServiceUnavailable, &Problem{What: what, Where: "gateway", How: "nothing was changed; try again"})
+	})
+}
+
 // Addr returns the address of the listener.
 func (s *Server) Addr() net.Addr { return s.server.Addr() }
 
@@ -128,12 +161,12 @@ func (s *Server) routes() http.Handler {
 	api.HandleFunc("/", notFound)
 
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, ok{"ok"}) })
-	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("GET /healthz", s.afterStart(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, ok{"ok"}) })))
+	mux.Handle("GET /readyz", s.afterStart(http.HandlerFunc(s.readyz)))
 	if s.cfg.Metrics != nil {
 		mux.Handle("GET /metrics", s.cfg.Metrics)
 	}
-	mux.Handle("/", s.counted(s.guarded(api)))
+	mux.Handle("/", s.afterStart(s.counted(s.guarded(api))))
 	return mux
 }
 
@@ -176,7 +209,7 @@ func (s *Server) counted(next http.Handler) http.Handler {
 		if slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodDelete}, r.Method) {
 			method = r.Method
 		}
-		s.cfg.Foreman.cfg.Metrics.requests.WithLabelValues(method, strconv.Itoa(c.code)).Inc()
+		s.parts.Load().Foreman.cfg.Metrics.requests.WithLabelValues(method, strconv.Itoa(c.code)).Inc()
 	})
 }
 
@@ -220,7 +253,7 @@ func (s *Server) advertise(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, http.StatusBadRequest, &Problem{What: "no service in the document", Where: "body", How: "a POST adds; to remove, use DELETE"})
 		return
 	}
-	if err := s.cfg.Foreman.Advertise(services); err != nil {
+	if err := s.parts.Load().Foreman.Advertise(services); err != nil {
 		writeProblem(w, http.StatusConflict, err)
 		return
 	}
@@ -230,7 +263,7 @@ func (s *Server) advertise(w http.ResponseWriter, r *http.Request) {
 	}{}
 	refused := s.refusals()
 	for _, service := range services {
-		if status, ok := s.cfg.Foreman.Service(service.GetId()); ok { // not withdrawn in the meantime
+		if status, ok := s.parts.Load().Foreman.Service(service.GetId()); ok { // not withdrawn in the meantime
 			answer.Services = append(answer.Services, serviceView{status, refused[service.GetId()]})
 		}
 	}
@@ -274,7 +307,7 @@ func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	removed, err := s.cfg.Foreman.Withdraw(ids)
+	removed, err := s.parts.Load().Foreman.Withdraw(ids)
 	if err != nil {
 		writeProblem(w, http.StatusConflict, err)
 		return
@@ -306,8 +339,8 @@ type gatewayView struct {
 // refusals returns the ids that the directory refuses, with its reasons.
 func (s *Server) refusals() map[string]string {
 	refused := map[string]string{}
-	if s.cfg.Gateway != nil {
-		for _, r := range s.cfg.Gateway().Refused {
+	if status := s.parts.Load().Gateway; status != nil {
+		for _, r := range status().Refused {
 			refused[r.ID] = r.Reason
 		}
 	}
@@ -315,7 +348,7 @@ func (s *Server) refusals() map[string]string {
 }
 
 func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
-	status := s.cfg.Foreman.Status()
+	status := s.parts.Load().Foreman.Status()
 	answer := struct {
 		Status
 		Services []serviceView `json:"services"` // replaces Status.Services
@@ -325,8 +358,8 @@ func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
 	for _, service := range status.Services {
 		answer.Services = append(answer.Services, serviceView{service, refused[service.ID]})
 	}
-	if s.cfg.Gateway != nil {
-		g := s.cfg.Gateway()
+	if current := s.parts.Load().Gateway; current != nil {
+		g := current()
 		answer.Gateway = &gatewayView{
 			ID: g.ID, Leader: g.Leader.Node, Epoch: g.Leader.Epoch, Synced: g.Synced, Registered: g.Registered,
 			LastWrite: moment(g.LastWrite, !g.LastWrite.IsZero()), Error: text(g.Err),
@@ -336,7 +369,7 @@ func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) show(w http.ResponseWriter, r *http.Request) {
-	status, ok := s.cfg.Foreman.Service(r.PathValue("id"))
+	status, ok := s.parts.Load().Foreman.Service(r.PathValue("id"))
 	if !ok {
 		writeProblem(w, http.StatusNotFound, &Problem{What: fmt.Sprintf("service %.100q is not defined here", r.PathValue("id")), Where: "path", How: "GET /v1/services lists those that are"})
 		return
@@ -345,8 +378,8 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
-	if s.cfg.Ready != nil {
-		if err := s.cfg.Ready(); err != nil {
+	if ready := s.parts.Load().Ready; ready != nil {
+		if err := ready(); err != nil {
 			writeProblem(w, http.StatusServiceUnavailable, &Problem{What: "not ready: " + text(err), How: "wait; see GET /v1/services"})
 			return
 		}

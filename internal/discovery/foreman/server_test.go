@@ -26,13 +26,14 @@ import (
 )
 
 // serve runs a server with a running foreman, and returns its base URL.
-func serve(t *testing.T, cfg ServerConfig) (*working, string) {
+func serve(t *testing.T, cfg ServerConfig, parts Parts) (*working, string) {
 	t.Helper()
 	f := start(t, Config{StartupWait: -1})
-	cfg.Foreman = f.Foreman
+	parts.Foreman = f.Foreman
 	cfg.Listen = "127.0.0.1:0"
 	s, err := Open(cfg)
 	require.NoError(t, err)
+	s.Start(parts)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -73,7 +74,7 @@ func request(t *testing.T, method, url, contentType, body string, change ...func
 
 func TestServer_PostServices_AdvertisesThem(t *testing.T) {
 	t.Parallel()
-	f, url := serve(t, ServerConfig{})
+	f, url := serve(t, ServerConfig{}, Parts{})
 	one := `{"id":"a","kind":"relayer","worker_ref":{"url":"http://a:1"}}`
 	a := request(t, "POST", url+"/v1/services", "application/json", one)
 	require.Equal(t, http.StatusAccepted, a.code)
@@ -99,7 +100,7 @@ func TestServer_PostServices_AdvertisesThem(t *testing.T) {
 
 func TestServer_InvalidRequests_AreRefused(t *testing.T) {
 	t.Parallel()
-	f, url := serve(t, ServerConfig{Hosts: []string{"gateway.internal"}})
+	f, url := serve(t, ServerConfig{Hosts: []string{"gateway.internal"}}, Parts{})
 	require.NoError(t, f.Advertise(some("kept")))
 	const asJSON = "application/json"
 	host := func(h string) func(*http.Request) { return func(r *http.Request) { r.Host = h } }
@@ -166,8 +167,9 @@ func TestServer_DeleteServiceOfFile_IsConflict(t *testing.T) {
 	write(t, folder, "a.yaml", define("a"))
 	f := start(t, Config{Folder: folder, StartupWait: -1})
 	f.becomes("a")
-	s, err := Open(ServerConfig{Foreman: f.Foreman, Listen: "127.0.0.1:0"})
+	s, err := Open(ServerConfig{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
+	s.Start(Parts{Foreman: f.Foreman})
 	defer s.Close()
 	w := recorder{header: http.Header{}}
 	r, err := http.NewRequestWithContext(t.Context(), "DELETE", "http://localhost/v1/services/a", nil)
@@ -192,7 +194,7 @@ func TestServer_GetServices_IncludesGatewayStatus(t *testing.T) {
 		ID: "edge-1", Leader: gateway.Leader{Node: "n1", Epoch: 3}, Registered: 1, LastWrite: time.Unix(0, 0),
 		Refused: []gateway.Refusal{{ID: "b", Reason: "owned by gateway/edge-2"}}, Err: errors.New("oh\nno"),
 	}
-	f, url := serve(t, ServerConfig{Gateway: func() gateway.Status { return g }})
+	f, url := serve(t, ServerConfig{}, Parts{Gateway: func() gateway.Status { return g }})
 	require.NoError(t, f.Advertise(some("a", "b")))
 	a := request(t, "GET", url+"/v1/services", "", "")
 	require.Equal(t, map[string]any{
@@ -206,10 +208,7 @@ func TestServer_ProbesAndMetrics_AcceptAnyHost(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	var notReady error
-	_, url := serve(t, ServerConfig{
-		Ready:   func() error { return notReady },
-		Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
-	})
+	_, url := serve(t, ServerConfig{Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}, Parts{Ready: func() error { return notReady }})
 	named := func(r *http.Request) { r.Host = "gateway-1.monitoring" } // a probe may use any host name
 	require.Equal(t, http.StatusOK, request(t, "GET", url+"/healthz", "", "", named).code)
 	require.Equal(t, http.StatusOK, request(t, "GET", url+"/readyz", "", "", named).code)
@@ -222,7 +221,7 @@ func TestServer_ProbesAndMetrics_AcceptAnyHost(t *testing.T) {
 
 func TestServer_SlowClients_DoNotBlockOthers(t *testing.T) {
 	t.Parallel()
-	_, url := serve(t, ServerConfig{})
+	_, url := serve(t, ServerConfig{}, Parts{})
 	address := strings.TrimPrefix(url, "http://")
 	var slow []net.Conn
 	for range 50 {
@@ -245,8 +244,9 @@ func TestServer_SlowClients_DoNotBlockOthers(t *testing.T) {
 func TestServer_TooManyConnections_ReplaceTheOldestIdleOne(t *testing.T) {
 	t.Parallel()
 	f := start(t, Config{StartupWait: -1})
-	s, err := Open(ServerConfig{Foreman: f.Foreman, Listen: "127.0.0.1:0"})
+	s, err := Open(ServerConfig{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
+	s.Start(Parts{Foreman: f.Foreman})
 	s.http.ReadHeaderTimeout, s.http.ReadTimeout = time.Hour, time.Hour // so that only the limit closes connections
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -275,7 +275,8 @@ func TestServer_ManyBodies_AreDecodedOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, err := New(Config{})
 		require.NoError(t, err)
-		s := &Server{cfg: ServerConfig{Foreman: f}, log: slog.New(slog.DiscardHandler), decoding: make(chan struct{}, 1)}
+		s := &Server{log: slog.New(slog.DiscardHandler), decoding: make(chan struct{}, 1)}
+		s.Start(Parts{Foreman: f})
 		handler := s.routes()
 		s.decoding <- struct{}{} // as if a body were decoded
 		w := &recorder{header: http.Header{}}
@@ -299,8 +300,9 @@ func TestServer_ManyBodies_AreDecodedOneAtATime(t *testing.T) {
 func TestServer_SlowBody_TimesOut(t *testing.T) {
 	t.Parallel()
 	f := start(t, Config{StartupWait: -1})
-	s, err := Open(ServerConfig{Foreman: f.Foreman, Listen: "127.0.0.1:0"})
+	s, err := Open(ServerConfig{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
+	s.Start(Parts{Foreman: f.Foreman})
 	s.http.ReadTimeout /= 50
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -324,7 +326,7 @@ func TestServer_SlowBody_TimesOut(t *testing.T) {
 
 func TestServer_HugeHeaders_AreRefused(t *testing.T) {
 	t.Parallel()
-	_, url := serve(t, ServerConfig{})
+	_, url := serve(t, ServerConfig{}, Parts{})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	require.NoError(t, err)
 	defer conn.Close()
@@ -353,9 +355,44 @@ func TestOpen_RemoteAddress_NeedsAllowRemote(t *testing.T) {
 	}
 }
 
+// A gateway whose state is not loaded yet answers, and stores nothing.
+func TestServer_BeforeStart_ReportsTheStage(t *testing.T) {
+	t.Parallel()
+	s, err := Open(ServerConfig{Listen: "127.0.0.1:0", Metrics: promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Run(ctx) }()
+	url := "http://" + s.Addr().String()
+	reports := func(want string) {
+		t.Helper()
+		for method, path := range map[string]string{"GET": "/healthz", "HEAD": "/readyz", "POST": "/v1/services", "DELETE": "/v1/services/a"} {
+			a := request(t, method, url+path, "application/json", "{}")
+			require.Equal(t, http.StatusServiceUnavailable, a.code, path)
+			if method != "HEAD" {
+				require.Contains(t, a.text, `"what":"`+want+`"`, path)
+			}
+		}
+	}
+	reports("the gateway is starting")
+	s.Starting("state folder", "")
+	reports("the gateway is starting: state folder")
+	s.Starting("state folder", "locked")
+	reports("the gateway is starting: state folder: locked")
+	require.Equal(t, http.StatusOK, request(t, "GET", url+"/metrics", "", "").code)
+	f := start(t, Config{StartupWait: -1})
+	s.Start(Parts{Foreman: f.Foreman})
+	for _, path := range []string{"/healthz", "/readyz", "/v1/services"} {
+		require.Equal(t, http.StatusOK, request(t, "GET", url+path, "", "").code, path)
+	}
+	require.Empty(t, f.set().Services)
+	cancel()
+	require.NoError(t, <-stopped)
+}
+
 func TestServer_EveryScheme_IsAccepted(t *testing.T) {
 	t.Parallel()
-	f, url := serve(t, ServerConfig{})
+	f, url := serve(t, ServerConfig{}, Parts{})
 	for _, scheme := range rollcallv1.Schemes {
 		body := fmt.Sprintf(`{"id":"s-%s","kind":"k","worker_ref":{"url":"%s://h:1","node":"n","labels":{"a":"b"}}}`, scheme, scheme)
 		require.Equal(t, http.StatusAccepted, request(t, "POST", url+"/v1/services", "application/json", body).code)
