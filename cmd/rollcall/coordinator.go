@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -18,7 +16,6 @@ import (
 	metricsprom "github.com/hashicorp/go-metrics/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
@@ -144,66 +141,62 @@ func (c *coordinatorCmd) config() coordinator.Config {
 	}
 }
 
-// Run opens a coordinator's parts, serves until ctx ends, and closes them in reverse order.
-func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) (err error) {
-	log, failure := c.Log.Logger(con.Stderr)
-	defer failure("coordinator failed", &err)
-	reg := process.NewRegistry()
-	if err := raftMetrics(reg); err != nil {
+// Run serves until ctx ends.
+func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) error {
+	return process.Role{Name: "coordinator", Log: c.Log, Stderr: con.Stderr, Attrs: []any{"node", c.NodeID}}.Run(ctx, c.start)
+}
+
+// start opens a coordinator's parts and starts its stages.
+func (c *coordinatorCmd) start(p *process.Process) error {
+	cfg := c.config()
+	web, err := status.Open(p.Context(), status.Config{
+		Listen: c.HTTPListen, Node: c.NodeID, Version: cfg.Version, Interval: c.Health.interval(), Gatherer: p.Registry, Logger: p.Log,
+	})
+	if err != nil {
+		return err
+	}
+	p.Serve(web)
+	p.OnStage(web.Starting)
+	p.Stage("settings")
+	if err := raftMetrics(p.Registry); err != nil {
 		return err
 	}
 	client, err := redisclient.New(c.Redis.Options())
 	if err != nil {
 		return err
 	}
-	running := false // the leader's work, after a fatal error, to the end of the process
-	defer func() {
-		if !running { // it would fill the log with complaints
-			client.Close()
+	var failed atomic.Bool
+	p.OnStop("Redis", 0, func() error {
+		if failed.Load() { // the leader's work continues to the end of the process, and would fill the log with complaints
+			return nil
 		}
-	}()
-	lead := newLead(c, client, reg, log)
-
-	cfg := c.config()
-	cfg.Lead, cfg.Status, cfg.Logger, cfg.Registerer = lead.run, lead.status, log, reg
-	if cfg.TLS, err = c.TLS.Load(clusterport.TLSConfig{Logger: log}); err != nil {
-		return err
-	}
-	node, err := coordinator.Open(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, node)
-	web, err := status.Open(ctx, status.Config{
-		Listen: c.HTTPListen, Node: c.NodeID, Version: cfg.Version, Interval: c.Health.interval(),
-		Status: node.Status, Led: node.HasLeader, Directory: node.Directory(), Ready: node.Ready, Gatherer: reg, Logger: log,
+		return client.Close()
 	})
+	lead := newLead(c, client, p.Registry, p.Log)
+	cfg.Lead, cfg.Status, cfg.Logger, cfg.Registerer = lead.run, lead.status, p.Log, p.Registry
+	if cfg.TLS, err = c.TLS.Load(clusterport.TLSConfig{Logger: p.Log}); err != nil {
+		return err
+	}
+	p.Stage("disk and cluster port")
+	node, err := coordinator.Open(p.Context(), cfg)
 	if err != nil {
 		return err
 	}
-	defer closing(&err, web)
-	log.Info("coordinator started", "node", c.NodeID, "version", cfg.Version, "cluster_port", node.Addr().String(),
-		"http", web.Addr().String(), "redis", c.Redis.Options(), "relayer_count", c.RelayerCount, "tls", cfg.TLS != nil)
-
+	p.OnStop("node", nodeLimit, node.Close)
+	web.Start(status.Cluster{Status: node.Status, Led: node.HasLeader, Directory: node.Directory(), Ready: node.Ready})
 	// HTTP stays up until the node has handed over and stopped, so that its end can be observed.
-	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopServing()
-	g, working := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		defer stopServing()
-		return node.Run(working)
-	})
-	g.Go(func() error { return web.Run(serving) })
-	if err := g.Wait(); err != nil {
-		running = true
+	p.StopHTTPHere()
+	p.Started("cluster_port", node.Addr().String(), "redis", c.Redis.Options(), "relayer_count", c.RelayerCount, "tls", cfg.TLS != nil)
+	p.Go("cluster", nodeLimit, func(ctx context.Context) error {
+		err := node.Run(ctx)
+		failed.Store(err != nil)
 		return err
-	}
-	log.Info("coordinator stopped", "node", c.NodeID, "cause", context.Cause(ctx))
+	})
 	return nil
 }
 
-// closing closes on the way out and keeps the error.
-func closing(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
+// nodeLimit is above the limits that the node has for the steps of its end.
+const nodeLimit = 5 * time.Minute
 
 // raftMetrics publishes Raft's own metrics, as rollcall_raft_….
 func raftMetrics(reg prometheus.Registerer) error {

@@ -72,7 +72,7 @@ func TestCoordinator_CannotStart_LogsTheReason(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		{[]string{"--data-dir", t.TempDir()}, "open cluster port: listen tcp " + s.address},
+		{[]string{"--data-dir", t.TempDir(), "--http-listen", freeAddress(t)}, "open cluster port: listen tcp " + s.address},
 		{[]string{"--data-dir", t.TempDir(), "--listen", freeAddress(t)}, "listen for HTTP at " + s.http},
 	} {
 		r := rollcall(t, s.args(c.flags...)...)

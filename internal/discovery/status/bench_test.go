@@ -25,14 +25,15 @@ import (
 func BenchmarkStatus(b *testing.B) {
 	raw, err := proto.Marshal(many(10_000))
 	require.NoError(b, err)
-	s := newServer(Config{
-		Directory: fsm.New(), Led: func() bool { return true }, Gatherer: prometheus.DefaultGatherer, Logger: slog.New(slog.DiscardHandler),
+	s := newServer(Config{Gatherer: prometheus.DefaultGatherer, Logger: slog.New(slog.DiscardHandler)})
+	s.Start(Cluster{
+		Directory: fsm.New(), Led: func() bool { return true },
 		Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) {
 			a := new(rollcallv1.GetStatusResponse)
 			return a, proto.Unmarshal(raw, a)
 		},
 	})
-	defer s.source.close()
+	defer s.started.Load().source.close()
 	server := httptest.NewServer(s.routes())
 	defer server.Close()
 	var wall, processor []time.Duration

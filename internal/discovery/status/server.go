@@ -2,10 +2,12 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +30,19 @@ const (
 	stopTimeout    = 2 * time.Second
 )
 
+// Cluster is the part of a node that the server reports on. All fields are required.
+type Cluster struct {
+	// Status returns the leader's status, or an error if there is no leader or the leader does not respond. Calls do not
+	// overlap.
+	Status func(context.Context) (*rollcallv1.GetStatusResponse, error)
+	// Led reports whether there is a known leader.
+	Led func() bool
+	// Directory is the node's own replica, for reports without a leader.
+	Directory interface{ State() *fsm.State }
+	// Ready returns why the node should get no requests; nil if it should.
+	Ready func() error
+}
+
 // Config is the configuration of the server. Fields without a default are required.
 type Config struct {
 	// Listen is the listen address, host:port; port 0 selects a free port.
@@ -38,25 +53,24 @@ type Config struct {
 	// Interval is this node's configured time between two health checks of a service; reported while there is no
 	// leader.
 	Interval time.Duration
-	// Status returns the leader's status, or an error if there is no leader or the leader does not respond. Calls do not
-	// overlap.
-	Status func(context.Context) (*rollcallv1.GetStatusResponse, error)
-	// Led reports whether there is a known leader.
-	Led func() bool
-	// Directory is the node's own replica, for reports without a leader.
-	Directory interface{ State() *fsm.State }
-	// Ready returns why the node should get no requests; nil if it should.
-	Ready func() error
 	// Gatherer provides /metrics; prometheus.DefaultGatherer by default.
 	Gatherer prometheus.Gatherer
 	Logger   *slog.Logger // discards by default
 }
 
-// Server serves on one address. It has a socket from Open on, and serves during Run.
+// Server serves on one address. It has a socket from Open on, and serves during Run. Until Start it answers that the coordinator
+// is starting.
 type Server struct {
 	*httpserver.Server
-	cfg    Config
-	log    *slog.Logger
+	cfg     Config
+	log     *slog.Logger
+	started atomic.Pointer[started] // nil until Start
+	waits   atomic.Pointer[string]  // the stage of the start; nil at first
+}
+
+// started is what the server needs to report on a node.
+type started struct {
+	Cluster
 	source *source
 }
 
@@ -83,25 +97,44 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		},
 	})
 	if err != nil {
-		s.source.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func newServer(cfg Config) *Server {
-	return &Server{
-		cfg: cfg, log: cfg.Logger.With("component", "status"),
-		source: newSource(cfg.Status, cfg.Led, func(a *rollcallv1.GetStatusResponse, age time.Duration) page {
-			return newReport(cfg, a, 0, age, nil).page()
-		}),
+// Starting sets the stage of the start, and the problem that it waits for, "" if there is none, which are reported until Start.
+func (s *Server) Starting(stage, problem string) {
+	if problem != "" {
+		stage += ": " + problem
 	}
+	s.waits.Store(&stage)
+}
+
+// Start sets the node that the server reports on. It is called once, before Close.
+func (s *Server) Start(c Cluster) {
+	s.started.Store(&started{c, newSource(c.Status, c.Led, func(a *rollcallv1.GetStatusResponse, age time.Duration) page {
+		return newReport(s.cfg, a, 0, age, nil).page()
+	})})
+}
+
+// errStarting returns why there is no report on a node yet.
+func (s *Server) errStarting() error {
+	if stage := s.waits.Load(); stage != nil {
+		return fmt.Errorf("the coordinator is starting: %s", *stage)
+	}
+	return errors.New("the coordinator is starting")
+}
+
+func newServer(cfg Config) *Server {
+	return &Server{cfg: cfg, log: cfg.Logger.With("component", "status")}
 }
 
 // Close stops listening and closes open connections.
 func (s *Server) Close() error {
-	s.source.close()
-	s.source.running.Wait()
+	if node := s.started.Load(); node != nil {
+		node.source.close()
+		node.source.running.Wait()
+	}
 	return s.Server.Close()
 }
 
@@ -111,14 +144,8 @@ func (s *Server) routes() http.Handler {
 		text(w, http.StatusOK, "rollcall coordinator "+s.cfg.Node+": /status /healthz /readyz /metrics")
 	})
 	mux.HandleFunc("GET /status", s.status)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := s.cfg.Ready(); err != nil {
-			text(w, http.StatusServiceUnavailable, "not ready: "+err.Error())
-			return
-		}
-		text(w, http.StatusOK, "ok")
-	})
+	mux.HandleFunc("GET /healthz", s.probe(func(*started) error { return nil }))
+	mux.HandleFunc("GET /readyz", s.probe(func(node *started) error { return node.Ready() }))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(s.log.Handler(), slog.LevelError),
 		ErrorHandling:       promhttp.ContinueOnError,
@@ -127,18 +154,45 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	p, err := s.source.latest()
-	if err != nil {
-		local := s.cfg.Directory.State()
-		a := &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()}
-		p = newReport(s.cfg, a, local.Count(rollcallv1.KindRelayer), 0, err).page()
+// probe answers 200, or 503 with the problem, or with the stage of the start.
+func (s *Server) probe(problem func(*started) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		err := s.errStarting()
+		if node := s.started.Load(); node != nil {
+			err = problem(node)
+		}
+		if err != nil {
+			text(w, http.StatusServiceUnavailable, "not ready: "+err.Error())
+			return
+		}
+		text(w, http.StatusOK, "ok")
 	}
+}
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	p := s.current()
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(p.body)))
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(p.code)
 	w.Write(p.body)
+}
+
+// current returns the response to a request for the status.
+func (s *Server) current() page {
+	node := s.started.Load()
+	if node == nil {
+		r := newReport(s.cfg, new(rollcallv1.GetStatusResponse), 0, 0, s.errStarting())
+		r.Notes = []string{s.errStarting().Error()} // nothing else is known
+		return r.page()
+	}
+	p, err := node.source.latest()
+	if err != nil {
+		local := node.Directory.State()
+		a := &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()}
+		return newReport(s.cfg, a, local.Count(rollcallv1.KindRelayer), 0, err).page()
+	}
+	return p
 }
 
 // rejectBody refuses requests with a body, without reading it, because no handler here uses one.

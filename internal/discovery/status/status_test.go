@@ -126,7 +126,7 @@ func TestStatus_FleetAndMirror_DecideTheVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, Config{Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) {
+			s := serve(t, Config{}, Cluster{Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) {
 				return c.answer, c.leaderless
 			}})
 			code, body := get(t, s, "/status")
@@ -148,8 +148,7 @@ func TestStatus_FleetAndMirror_DecideTheVerdict(t *testing.T) {
 // Without a leader the node's own replica must provide the number of relayers.
 func TestStatus_NoLeader_CountsFromTheOwnReplica(t *testing.T) {
 	t.Parallel()
-	s := serve(t, Config{
-		Interval: 4 * time.Second,
+	s := serve(t, Config{Interval: 4 * time.Second}, Cluster{
 		Status: func(ctx context.Context) (*rollcallv1.GetStatusResponse, error) {
 			<-ctx.Done() // a leader that does not respond
 			return nil, ctx.Err()
@@ -167,10 +166,12 @@ func TestStatus_NoLeader_CountsFromTheOwnReplica(t *testing.T) {
 
 // bare returns a server without a socket, in a bubble.
 func bare(t *testing.T, led bool, ask func(context.Context) (*rollcallv1.GetStatusResponse, error)) *Server {
-	s := newServer(Config{Directory: fsm.New(), Status: ask, Led: func() bool { return led }, Logger: slog.New(slog.DiscardHandler)})
+	s := newServer(Config{Logger: slog.New(slog.DiscardHandler)})
+	s.Start(Cluster{Directory: fsm.New(), Status: ask, Led: func() bool { return led }})
+	source := s.started.Load().source
 	t.Cleanup(func() {
-		s.source.close()
-		s.source.running.Wait()
+		source.close()
+		source.running.Wait()
 	})
 	return s
 }
@@ -283,7 +284,7 @@ func TestStatus_SlowReader_GetsOneConsistentAnswer(t *testing.T) {
 			}
 			return answer(relayer(asked, up, true), relayer(10+asked, down, false)), nil
 		})
-		slow, err := s.source.latest()
+		slow, err := s.started.Load().source.latest()
 		require.NoError(t, err)
 		before := string(slow.body)
 		require.Contains(t, before, `"oz-relayer-1"`)
@@ -327,12 +328,12 @@ func TestServer_HealthReadinessAndMetrics_AreServed(t *testing.T) {
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_things_total", Help: "x"})
 	reg.MustRegister(c)
 	c.Add(3)
-	s := serve(t, Config{Ready: func() error {
+	s := serve(t, Config{Gatherer: reg}, Cluster{Ready: func() error {
 		if notReady.Load() {
 			return errors.New("catching up")
 		}
 		return nil
-	}, Gatherer: reg})
+	}})
 
 	code, body := get(t, s, "/readyz")
 	require.Equal(t, 200, code)
@@ -353,9 +354,65 @@ func TestServer_HealthReadinessAndMetrics_AreServed(t *testing.T) {
 	require.Equal(t, 404, code)
 }
 
+// A coordinator whose node is not open yet answers, and is neither alive nor ready for others.
+func TestServer_BeforeStart_ReportsTheStage(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.Context(), Config{Listen: "127.0.0.1:0", Node: "node-1", Gatherer: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Run(ctx) }()
+	reports := func(want string) {
+		t.Helper()
+		for _, path := range []string{"/healthz", "/readyz"} {
+			code, body := get(t, s, path)
+			require.Equal(t, 503, code, path)
+			require.Equal(t, "not ready: "+want+"\n", string(body), path)
+		}
+		code, body := get(t, s, "/status")
+		require.Equal(t, 503, code)
+		var got struct {
+			Service, Status, Node string
+			Notes                 []string
+		}
+		require.NoError(t, json.Unmarshal(body, &got))
+		require.Equal(t, "relayer-discovery unhealthy node-1", got.Service+" "+got.Status+" "+got.Node)
+		require.Equal(t, []string{want}, got.Notes)
+	}
+	reports("the coordinator is starting")
+	s.Starting("disk", "")
+	reports("the coordinator is starting: disk")
+	s.Starting("disk", "locked")
+	reports("the coordinator is starting: disk: locked")
+	code, _ := get(t, s, "/metrics")
+	require.Equal(t, 200, code)
+	s.Start(Cluster{
+		Directory: fsm.New(), Status: says(answer(relayer(0, up, true))), Led: func() bool { return true }, Ready: func() error { return nil },
+	})
+	s.started.Load().source.budget = time.Minute
+	for _, path := range []string{"/healthz", "/readyz", "/status"} {
+		code, _ := get(t, s, path)
+		require.Equal(t, 200, code, path)
+	}
+	cancel()
+	require.NoError(t, <-stopped)
+	require.NoError(t, s.Close())
+}
+
+// A coordinator that cannot start closes a server that was never started.
+func TestClose_BeforeStart_ClosesThePort(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.Context(), Config{Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	again, err := Open(t.Context(), Config{Listen: s.Addr().String()})
+	require.NoError(t, err)
+	require.NoError(t, again.Close())
+}
+
 func TestServer_BadRequests_AreRefused(t *testing.T) {
 	t.Parallel()
-	s := serve(t, Config{})
+	s := serve(t, Config{}, Cluster{})
 	for name, c := range map[string]struct{ request, want string }{
 		"method":       {"POST /status HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", "405 Method Not Allowed"},
 		"body":         {"GET /status HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\nxxxx", "413 Request Entity Too Large"},
@@ -378,7 +435,7 @@ func TestServer_BadRequests_AreRefused(t *testing.T) {
 
 func TestServer_SlowHeaders_ClosesTheConnection(t *testing.T) {
 	t.Parallel()
-	s := serve(t, Config{})
+	s := serve(t, Config{}, Cluster{})
 	conn, err := net.Dial("tcp", s.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
@@ -395,7 +452,7 @@ func TestShutdown_RequestRunning_IsFinished(t *testing.T) {
 	t.Parallel()
 	entered, release := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	s, stopped := start(ctx, t, Config{Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) {
+	s, stopped := start(ctx, t, Config{}, Cluster{Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) {
 		close(entered)
 		<-release
 		return answer(), nil
@@ -416,7 +473,7 @@ func TestShutdown_RequestRunning_IsFinished(t *testing.T) {
 
 func TestOpen_AddressInUse_Fails(t *testing.T) {
 	t.Parallel()
-	s := serve(t, Config{})
+	s := serve(t, Config{}, Cluster{})
 	_, err := Open(t.Context(), Config{Listen: s.Addr().String()})
 	require.ErrorContains(t, err, "listen for HTTP at 127.0.0.1:")
 }
@@ -424,7 +481,7 @@ func TestOpen_AddressInUse_Fails(t *testing.T) {
 // A fleet of ten thousand must be written completely, as valid JSON.
 func TestStatus_LargeFleet_IsWrittenCompletely(t *testing.T) {
 	t.Parallel()
-	s := serve(t, Config{Status: says(many(10_000))})
+	s := serve(t, Config{}, Cluster{Status: says(many(10_000))})
 	code, body := get(t, s, "/status")
 	require.Equal(t, http.StatusOK, code)
 	var got struct {
@@ -445,10 +502,10 @@ func many(n int) *rollcallv1.GetStatusResponse {
 	return answer(services...)
 }
 
-func serve(t *testing.T, cfg Config) *Server {
+func serve(t *testing.T, cfg Config, node Cluster) *Server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	s, stopped := start(ctx, t, cfg)
+	s, stopped := start(ctx, t, cfg, node)
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-stopped)
@@ -457,18 +514,19 @@ func serve(t *testing.T, cfg Config) *Server {
 	return s
 }
 
-func start(ctx context.Context, t *testing.T, cfg Config) (*Server, <-chan error) {
+func start(ctx context.Context, t *testing.T, cfg Config, node Cluster) (*Server, <-chan error) {
 	t.Helper()
-	cfg.Node, cfg.Listen, cfg.Directory = "node-1", "127.0.0.1:0", fsm.New()
-	if cfg.Status == nil {
-		cfg.Status = says(answer())
+	cfg.Node, cfg.Listen, node.Directory = "node-1", "127.0.0.1:0", fsm.New()
+	if node.Status == nil {
+		node.Status = says(answer())
 	}
-	if cfg.Led == nil {
-		cfg.Led = func() bool { return true }
+	if node.Led == nil {
+		node.Led = func() bool { return true }
 	}
 	s, err := Open(ctx, cfg)
 	require.NoError(t, err)
-	s.source.budget = time.Minute // a busy machine may need longer than the product waits
+	s.Start(node)
+	s.started.Load().source.budget = time.Minute // a busy machine may need longer than the product waits
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Run(ctx) }()
 	return s, stopped
