@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
@@ -36,10 +34,14 @@ func (c *chainCmd) Check(p *config.Problems) {
 	}
 }
 
-func (c *chainCmd) Run(ctx context.Context, con *cli.Console) (err error) {
-	log, failure := c.Log.Logger(con.Stderr)
-	defer failure("dev chain failed", &err)
-	cfg := devchain.Config{Listen: c.Listen, Modules: c.Modules, BlockTime: c.BlockTime, GasLimit: c.GasLimit, Log: log}
+// Run runs the chain until ctx ends.
+func (c *chainCmd) Run(ctx context.Context, con *cli.Console) error {
+	return process.Role{Name: "dev chain", Log: c.Log, Stderr: con.Stderr}.Run(ctx, c.start)
+}
+
+// start opens the chain, which serves HTTP itself, and starts its stages.
+func (c *chainCmd) start(p *process.Process) error {
+	cfg := devchain.Config{Listen: c.Listen, Modules: c.Modules, BlockTime: c.BlockTime, GasLimit: c.GasLimit, Log: p.Log}
 	cfg.Fund = append(cfg.Fund, crypto.PubkeyToAddress(erc2771.Deployer().PublicKey))
 	for _, a := range c.Fund {
 		cfg.Fund = append(cfg.Fund, common.HexToAddress(a))
@@ -48,25 +50,19 @@ func (c *chainCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, chain.Close()) }()
-	forwarder, recipient := erc2771.Addresses()
-	log.Info("dev chain started", "url", chain.URL(), "websocket", chain.WSURL(), "listen", chain.Addr(),
+	p.OnStop("node", 0, chain.Close)
+	p.Started("url", chain.URL(), "websocket", chain.WSURL(), "listen", chain.Addr(),
 		"chain", devchain.ChainID, "genesis", chain.Genesis().Hex(), "funded", len(c.Fund))
-	work, running := errgroup.WithContext(ctx)
-	work.Go(func() error { return chain.Run(running) })
-	work.Go(func() error {
-		if err := erc2771.Deploy(running, chain.Client()); err != nil {
-			if running.Err() != nil {
+	p.Go("blocks and contracts", 0, chain.Run, func(ctx context.Context) error {
+		if err := erc2771.Deploy(ctx, chain.Client()); err != nil {
+			if ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
-		log.Info("contracts created", "forwarder", forwarder.Hex(), "recipient", recipient.Hex())
+		forwarder, recipient := erc2771.Addresses()
+		p.Log.Info("contracts created", "forwarder", forwarder.Hex(), "recipient", recipient.Hex())
 		return nil
 	})
-	if err := work.Wait(); err != nil {
-		return err
-	}
-	log.Info("dev chain stopped", "cause", context.Cause(ctx))
 	return nil
 }
