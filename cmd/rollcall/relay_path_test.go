@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	"github.com/rollcall-dev/rollcall/internal/process"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
@@ -54,6 +55,8 @@ func TestRelayRoles_BadSettings_AreReported(t *testing.T) {
 		{"api", map[string]string{"CLIENT_WEBHOOKS_JSON": hooks}, "CLIENT_WEBHOOKS_JSON in the environment: "},
 		{"api", map[string]string{"CLIENT_WEBHOOKS_JSON": strings.Replace(hooks, "shop", "other", 1), "CLIENT_WEBHOOK_ALLOW_PRIVATE": "true"}, `no API key has the name "other"`},
 		{"api", map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "collector"}, "OTEL_EXPORTER_OTLP_ENDPOINT in the environment: is not one like http://collector:4318"},
+		{"api", map[string]string{"OTEL_RESOURCE_ATTRIBUTES": "team"}, `OTEL_RESOURCE_ATTRIBUTES in the environment: "team" is not key=value; give them as `},
+		{"api", map[string]string{"OTEL_TRACES_SAMPLER": "xray"}, `OTEL_TRACES_SAMPLER in the environment: "xray" is not one of parentbased_traceidratio, `},
 		{"consumer", map[string]string{"CONSUMER_RELAYER_KEY": ""}, "--relayer-key: is missing; give the key that the relayers know this consumer by"},
 		{"consumer", map[string]string{"CONSUMER_RELAYER_KEY": "blank " + relayerKey}, "CONSUMER_RELAYER_KEY in the environment: an API key has one or more visible ASCII characters"},
 		{"consumer", map[string]string{"CONSUMER_RELAYER_KEYS": relayerKey}, "CONSUMER_RELAYER_KEYS in the environment: is not id:key,id:key; give them as oz-relayer-0:KEY"},
@@ -96,6 +99,33 @@ func TestRelayRoles_SecretsInFiles_AreRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, relayerKey, got.Consumer.Relayers.keys.key("oz-relayer-0"))
 	require.Equal(t, "other-"+relayerKey, got.Consumer.Relayers.keys.key("oz-relayer-1"))
+}
+
+// The variables of OpenTelemetry decide. A ratio of our own beside them would be ignored by other programs that read them.
+func TestTracing_Variables_AreRead(t *testing.T) {
+	otel := func(sampler, ratio string) map[string]string {
+		return relayRole("api", map[string]string{
+			"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": ratio, "OTEL_SERVICE_NAME": "shop", "OTEL_RESOURCE_ATTRIBUTES": "team=payments",
+		})
+	}
+	got, err := parseCommand(t, otel("traceidratio", "0.25"), "api")
+	require.NoError(t, err)
+	require.Equal(t, process.TracingFlags{Service: "shop", Attributes: "team=payments", Sampler: "traceidratio", Ratio: 0.25}, got.API.Tracing)
+	got, err = parseCommand(t, otel("always_off", ""), "api")
+	require.NoError(t, err)
+	require.Equal(t, "always_off", got.API.Tracing.Sampler)
+	got, err = parseCommand(t, otel("", ""), "api", "--trace-ratio", "0.25")
+	require.NoError(t, err)
+	require.Equal(t, process.TracingFlags{Service: "shop", Attributes: "team=payments", Sampler: "parentbased_traceidratio", Ratio: 0.25}, got.API.Tracing)
+	got, err = parseCommand(t, otel("", ""), "api", "--trace-ratio", "0.25", "--trace-sampler", "traceidratio")
+	require.NoError(t, err)
+	require.Equal(t, "traceidratio", got.API.Tracing.Sampler)
+
+	for _, ratio := range []string{"", "0.5"} {
+		_, err = parseCommand(t, otel("traceidratio", ratio), "api", "--trace-ratio", "0.25")
+		require.ErrorContains(t, err, "--trace-ratio: contradicts OTEL_TRACES_SAMPLER in the environment, whose ratio is OTEL_TRACES_SAMPLER_ARG; "+
+			"set OTEL_TRACES_SAMPLER_ARG=0.25 instead of it, or unset OTEL_TRACES_SAMPLER")
+	}
 }
 
 // A role answers from its first second, says what it waits for, and shows no secret.

@@ -46,8 +46,8 @@ func Version() string {
 	return b.version + " " + b.golang
 }
 
-// NewRegistry returns the registry of a role, with the metrics of every process.
-func NewRegistry() *prometheus.Registry {
+// newRegistry returns the registry of a role, with the metrics of every process.
+func newRegistry() *prometheus.Registry {
 	b := readBuild()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(

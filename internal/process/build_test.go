@@ -13,7 +13,7 @@ import (
 // Each role's metrics come from one registry, so that each names the program that reports them.
 func TestNewRegistry_ReportsTheBuild(t *testing.T) {
 	t.Parallel()
-	families, err := NewRegistry().Gather()
+	families, err := newRegistry().Gather()
 	require.NoError(t, err)
 	for _, f := range families {
 		if f.GetName() != "rollcall_build_info" {
@@ -36,7 +36,7 @@ func TestNewRegistry_ReportsTheBuild(t *testing.T) {
 func TestMetrics_ServesTheRegistry(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
-	(&Process{Registry: NewRegistry()}).Metrics().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	(&Process{Registry: newRegistry()}).Metrics().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	body, err := io.ReadAll(w.Body)
 	require.NoError(t, err)
 	for _, name := range []string{"rollcall_build_info{", "go_goroutines ", "process_open_fds "} {

@@ -71,7 +71,7 @@ type Server interface {
 func (r Role) Run(ctx context.Context, start func(*Process) error) (err error) {
 	log, last := r.Log.Logger(r.Stderr)
 	defer last(r.Name+" failed", &err)
-	p := &Process{Log: log, Registry: NewRegistry(), Tracer: tracing.Off(), role: r, unlimited: log, report: func(string, string) {}}
+	p := &Process{Log: log, Registry: newRegistry(), Tracer: tracing.Off(), role: r, unlimited: log, report: func(string, string) {}}
 	if r.LimitWarnings {
 		p.Log = slog.New(warnings.Limit(log.Handler()))
 	}
@@ -98,7 +98,7 @@ func (r Role) Run(ctx context.Context, start func(*Process) error) (err error) {
 // open opens what every role has, and then the role's parts.
 func (p *Process) open(start func(*Process) error) error {
 	if p.role.Tracing != nil {
-		tracer, end, err := p.role.Tracing.Open(p.ctx, "rollcall-"+strings.ToLower(p.role.Name), p.Log)
+		tracer, end, err := p.role.Tracing.open(p.ctx, "rollcall-"+strings.ToLower(p.role.Name), p.Log)
 		if err != nil {
 			return err
 		}

@@ -203,7 +203,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to route) {
 	c := &call{parts: h.started.Load(), w: recorder, r: r.WithContext(ctx)}
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			h.log.Error("request panicked", "route", to.path, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+			h.log.ErrorContext(ctx, "request panicked", "route", to.path, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
 			if recorder.status == 0 {
 				fail(recorder, r, errors.New("panic"))
 			}
@@ -214,7 +214,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to route) {
 	}()
 	if err := h.run(c, to); err != nil {
 		if status, internal := fail(recorder, r, err); internal && r.Context().Err() == nil {
-			h.log.Warn("request not served", "route", to.path, "code", status, "client", c.client, "request_id", w.Header().Get(requestID), "err", err)
+			h.log.WarnContext(ctx, "request not served", "route", to.path, "code", status, "client", c.client, "request_id", w.Header().Get(requestID), "err", err)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func (h *Handler) senders(ctx context.Context, c *call, body []byte) []store.Sen
 	}
 	senders, err := c.store.Senders(ctx, report.RelayerTx)
 	if err != nil {
-		h.log.Warn("the relayer of a webhook cannot be looked up", "err", err)
+		h.log.WarnContext(ctx, "the relayer of a webhook cannot be looked up", "err", err)
 	}
 	return senders
 }
@@ -44,7 +44,7 @@ func (h *Handler) isNew(ctx context.Context, c *call, body []byte, at time.Time)
 
 // refuse logs a refused webhook with the relayer that its body names. The process's log omits lines that repeat within a minute.
 func (h *Handler) refuse(ctx context.Context, c *call, body []byte, err error) {
-	h.log.Debug("webhook refused", "err", err)
+	h.log.DebugContext(ctx, "webhook refused", "err", err)
 	if !h.refused.lookups.Allow() {
 		return
 	}
@@ -55,9 +55,9 @@ func (h *Handler) refuse(ctx context.Context, c *call, body []byte, err error) {
 	}
 	senders := h.senders(ctx, c, body)
 	for _, s := range senders {
-		h.log.With("service", s.Relayer, "clock_ahead", s.Ahead.Round(time.Second).String()).Warn("webhooks about transactions of a relayer are refused", "err", err)
+		h.log.With("service", s.Relayer, "clock_ahead", s.Ahead.Round(time.Second).String()).WarnContext(ctx, "webhooks about transactions of a relayer are refused", "err", err)
 	}
 	if len(senders) == 0 {
-		h.log.Warn("webhooks are refused that name no known transaction", "err", err)
+		h.log.WarnContext(ctx, "webhooks are refused that name no known transaction", "err", err)
 	}
 }

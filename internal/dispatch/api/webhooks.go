@@ -38,13 +38,13 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 	}
 	if err != nil {
 		h.metrics.webhooks.WithLabelValues("unread").Inc()
-		h.log.Warn("webhook not read", "limit", h.unverified.most, "size", c.r.ContentLength, "err", err)
+		h.log.WarnContext(ctx, "webhook not read", "limit", h.unverified.most, "size", c.r.ContentLength, "err", err)
 		return err
 	}
 	report, ok, err := parseReport(body)
 	if err != nil {
 		h.metrics.webhooks.WithLabelValues("invalid").Inc()
-		h.log.Warn("webhook cannot be read: its signature is valid", "err", err)
+		h.log.WarnContext(ctx, "webhook cannot be read: its signature is valid", "err", err)
 		return err
 	}
 	if !ok { // of a relayer, not of a transaction

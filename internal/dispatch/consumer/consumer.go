@@ -277,6 +277,7 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *
 		return queue.Later(afterDatabase), false
 	}
 	s.tx = begun.Transaction
+	ctx = tracing.Extract(ctx, s.tx.Traceparent) // log lines about the transaction carry the ids of its trace
 	if begun.State == store.Fresh {
 		return s.post(ctx, choice, false)
 	}
@@ -317,8 +318,8 @@ func (c *Consumer) reportBlocked(ctx context.Context, tx *dispatch.Transaction) 
 	reported, err := c.cfg.Store.ReportBlocked(ctx, tx.ID)
 	switch {
 	case err != nil:
-		c.log.Warn("blocked transaction not reported", "tx", tx.ID, "err", err)
+		c.log.WarnContext(ctx, "blocked transaction not reported", "tx", tx.ID, "err", err)
 	case reported:
-		c.log.Warn("transaction blocked by an equal call with an unknown outcome: `rollcall tx resolve` ends that", "tx", tx.ID)
+		c.log.WarnContext(ctx, "transaction blocked by an equal call with an unknown outcome: `rollcall tx resolve` ends that", "tx", tx.ID)
 	}
 }

@@ -37,13 +37,14 @@ var errLate = errors.New("the lease has ended")
 func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v queue.Verdict, next bool) {
 	defer choice.Done(nil)
 	if time.Now().After(s.deadline.Add(-s.cfg.Lease / 2)) {
-		s.log.Warn("submission given up before its request", "tx", s.id, "err", errLate)
+		s.log.WarnContext(ctx, "submission given up before its request", "tx", s.id, "err", errLate)
 		if !resumed {
 			return s.requeue(ctx, choice.Route, errLate.Error())
 		}
 		return s.release(ctx, afterUnknown), false
 	}
 	traceparent, span := s.trace(ctx, choice.Route.Relayer)
+	ctx = trace.ContextWithSpan(ctx, span)
 	// A request that outlasts the lease would go on while another consumer resumes.
 	leased, cancel := context.WithDeadline(ctx, s.deadline)
 	defer cancel()
@@ -65,13 +66,13 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 			// The earlier request may still be on its way, and be accepted. This one has an answer.
 			return s.release(ctx, afterUnknown), false
 		}
-		log.Info("transaction rejected", "err", result.Reason)
+		log.InfoContext(ctx, "transaction rejected", "err", result.Reason)
 		if s.rejected = append(s.rejected, choice.Route.Relayer); s.othersAsked(choice.Route, resumed) {
 			return s.requeue(ctx, choice.Route, result.Reason)
 		}
 		return s.end(ctx, s.cfg.Store.Fail, result.Reason, queue.Done()), false
 	case upstream.NotDone:
-		log.Info("relayer did not take a transaction", "err", result.Reason)
+		log.InfoContext(ctx, "relayer did not take a transaction", "err", result.Reason)
 		if resumed { // it proves nothing about the earlier request
 			return s.release(ctx, max(afterUnknown, result.RetryAfter)), false
 		}
@@ -86,7 +87,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 			return s.park(ctx, result.Reason), false
 		}
 	}
-	log.Warn("outcome of a submission unknown", "err", result.Reason)
+	log.WarnContext(ctx, "outcome of a submission unknown", "err", result.Reason)
 	request := store.Unanswered
 	if result.Code == http.StatusInternalServerError { // a proxy's 502 or 504 does not end the request at the relayer
 		request = store.Failed
@@ -148,7 +149,7 @@ func (s *submission) accepted(ctx context.Context, by dispatch.Route, tx *upstre
 	}
 	err := s.repeat(ctx, func() error { _, err := s.accepts.Do(ctx, a); return err })
 	if err != nil {
-		s.log.Warn("acceptance not stored: the next attempt asks for it", "tx", s.id, "service", by.Relayer, "err", err)
+		s.log.WarnContext(ctx, "acceptance not stored: the next attempt asks for it", "tx", s.id, "service", by.Relayer, "err", err)
 		return queue.Later(afterDatabase)
 	}
 	s.metrics.delay.Observe(time.Since(s.tx.CreatedAt).Seconds())
@@ -191,7 +192,7 @@ func (s *submission) lookUp(ctx context.Context) queue.Verdict {
 	case err != nil && settled:
 		return s.park(ctx, "the relayer cannot be asked: "+err.Error())
 	case err != nil:
-		s.log.Info("transaction not looked up", "tx", s.id, "service", s.tx.Relayer, "err", err)
+		s.log.InfoContext(ctx, "transaction not looked up", "tx", s.id, "service", s.tx.Relayer, "err", err)
 		return s.release(ctx, afterUnknown)
 	case len(found) == 1:
 		return s.accepted(ctx, s.tx.Route, &found[0])
@@ -226,7 +227,7 @@ func (s *submission) notFound(ctx context.Context, relayer Relayer) queue.Verdic
 	case len(found) > 0:
 		return s.park(ctx, fmt.Sprintf("the relayer has %d earlier transactions like it", len(found)))
 	}
-	s.log.Warn("transaction queued again: its relayer has answered 500, and does not have it", "tx", s.id, "service", s.tx.Relayer)
+	s.log.WarnContext(ctx, "transaction queued again: its relayer has answered 500, and does not have it", "tx", s.id, "service", s.tx.Relayer)
 	v, _ := s.requeue(ctx, s.tx.Route, "answered 500, and does not have it")
 	return v
 }
@@ -255,7 +256,7 @@ func (s *submission) unowned(ctx context.Context, found []upstream.Transaction) 
 // park makes the transaction unknown, for an operator.
 func (s *submission) park(ctx context.Context, reason string) queue.Verdict {
 	s.metrics.parked.Inc()
-	s.log.Error("transaction parked: `rollcall tx resolve` ends that", "tx", s.id, "service", s.tx.Relayer, "err", reason)
+	s.log.ErrorContext(ctx, "transaction parked: `rollcall tx resolve` ends that", "tx", s.id, "service", s.tx.Relayer, "err", reason)
 	return s.end(ctx, s.cfg.Store.Park, reason, queue.Done())
 }
 
@@ -292,7 +293,7 @@ func (s *submission) release(ctx context.Context, after time.Duration) queue.Ver
 
 func (s *submission) giveBack(ctx context.Context, request store.Request, after time.Duration) queue.Verdict {
 	if err := s.cfg.Store.Release(ctx, s.id, s.holder, request); err != nil {
-		s.log.Debug("lease not released: it ends by itself", "tx", s.id, "err", err)
+		s.log.DebugContext(ctx, "lease not released: it ends by itself", "tx", s.id, "err", err)
 	}
 	return queue.Later(after)
 }

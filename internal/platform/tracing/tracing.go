@@ -1,6 +1,7 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +24,14 @@ import (
 type Config struct {
 	// Service is the name of the process's role, and Version the program's.
 	Service, Version string
+	// Attributes are further attributes of the process, of which a later one replaces an earlier one, and service.name and
+	// service.version. Default: none.
+	Attributes []attribute.KeyValue
 	// Endpoint is the base URL of an OTLP receiver, such as http://collector:4318; "" exports nothing.
 	Endpoint string
-	// Ratio is the share of traces that begin here and are sampled, 0 to 1. A client that samples its trace decides itself.
+	// Sampler decides which traces are exported, one of [Samplers]. Default: the first.
+	Sampler string
+	// Ratio is the share of traces that samplers with a ratio sample, 0 to 1.
 	Ratio  float64
 	Logger *slog.Logger
 }
@@ -45,6 +51,47 @@ func CheckEndpoint(raw string) error {
 	return nil
 }
 
+// Samplers are the samplers of OpenTelemetry's OTEL_TRACES_SAMPLER. One whose name begins with parentbased leaves the decision to a
+// client that has a trace.
+var Samplers = []string{
+	"parentbased_traceidratio", "parentbased_always_on", "parentbased_always_off", "traceidratio", "always_on", "always_off",
+}
+
+func sampler(cfg Config) sdk.Sampler {
+	name, parent := strings.CutPrefix(cmp.Or(cfg.Sampler, Samplers[0]), "parentbased_")
+	s := sdk.TraceIDRatioBased(cfg.Ratio)
+	switch name {
+	case "always_on":
+		s = sdk.AlwaysSample()
+	case "always_off":
+		s = sdk.NeverSample()
+	}
+	if parent {
+		return sdk.ParentBased(s)
+	}
+	return s
+}
+
+// ParseAttributes reads attributes in the format of OTEL_RESOURCE_ATTRIBUTES: key=value,key=value, the values percent-encoded.
+func ParseAttributes(text string) ([]attribute.KeyValue, error) {
+	var all []attribute.KeyValue
+	for pair := range strings.SplitSeq(text, ",") {
+		if strings.TrimSpace(pair) == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(pair, "=")
+		if key = strings.TrimSpace(key); !ok || key == "" {
+			return nil, fmt.Errorf("%q is not key=value", pair)
+		}
+		decoded, err := url.PathUnescape(strings.TrimSpace(value))
+		if err != nil {
+			return nil, fmt.Errorf("the value of %s is not percent-encoded: %w", key, err)
+		}
+		all = append(all, attribute.String(key, decoded))
+	}
+	return all, nil
+}
+
 // Open returns a tracer, and a function that exports what is left and closes it. Without an endpoint the tracer is [Off].
 func Open(ctx context.Context, cfg Config) (t trace.Tracer, end func(), err error) {
 	if cfg.Endpoint == "" {
@@ -59,10 +106,10 @@ func Open(ctx context.Context, cfg Config) (t trace.Tracer, end func(), err erro
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("spans not exported", "err", err) }))
 	provider := sdk.NewTracerProvider(
 		sdk.WithBatcher(exporter, sdk.WithExportTimeout(exportTimeout)),
-		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(cfg.Ratio))),
-		sdk.WithResource(resource.NewSchemaless(
+		sdk.WithSampler(sampler(cfg)),
+		sdk.WithResource(resource.NewSchemaless(append([]attribute.KeyValue{
 			attribute.String("service.name", cfg.Service), attribute.String("service.version", cfg.Version),
-		)),
+		}, cfg.Attributes...)...)),
 	)
 	return provider.Tracer("github.com/rollcall-dev/rollcall"), func() {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportTimeout)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
@@ -156,6 +157,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r = &r2
 		}
 	}
+	if sent := r.Header["Traceparent"]; len(sent) == 1 { // log lines about the request carry the ids of its trace
+		r = r.WithContext(tracing.Extract(r.Context(), sent[0]))
+	}
 	c := &exchange{w: w, r: r, route: noRoute}
 	header := w.Header()
 	header["X-Content-Type-Options"] = noSniff
@@ -292,7 +296,7 @@ func (h *Handler) panicked(c *exchange, value any) {
 	if value == http.ErrAbortHandler { //nolint:errorlint // net/http compares this very value
 		return
 	}
-	h.log.Error("a request panicked", "route", c.route.name(), "request_id", c.requestID, "panic", fmt.Sprint(value),
+	h.log.ErrorContext(c.r.Context(), "a request panicked", "route", c.route.name(), "request_id", c.requestID, "panic", fmt.Sprint(value),
 		"stack", string(debug.Stack()))
 	if c.code == 0 {
 		c.fail(errors.New("panic"))

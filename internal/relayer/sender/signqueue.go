@@ -105,7 +105,7 @@ func (s *Sender) next(d *signQueue, done *Job) *Job {
 func (s *Sender) sign(ctx context.Context, j *Job) {
 	if err := s.signOne(ctx, j); err != nil {
 		s.cfg.Metrics.lost.WithLabelValues("sign").Inc()
-		s.cfg.Log.Warn("transaction could not be signed", "tx", j.Tx.ID, "key", j.Tx.From, "nonce", *j.Tx.Nonce, "err", err)
+		s.cfg.Log.WarnContext(tracing.Extract(ctx, j.Tx.Traceparent), "transaction could not be signed", "tx", j.Tx.ID, "key", j.Tx.From, "nonce", *j.Tx.Nonce, "err", err)
 		return
 	}
 	s.signed <- j

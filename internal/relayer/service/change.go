@@ -30,12 +30,12 @@ func (s *Service) Cancel(ctx context.Context, id string, tx uuid.UUID, caller st
 	if err != nil {
 		return nil, wrapUnknownOutcome(err, postgres.Uncertain(err))
 	}
-	s.cfg.Log.Info("transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
+	s.cfg.Log.InfoContext(ctx, "transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
 	// If this fails, the tracker reads the stored intent and signs the no-op.
 	work, cancel := detachedContext(ctx)
 	defer cancel()
 	if err := s.supersede(work, canceled); err != nil {
-		s.cfg.Log.Warn("no-op is left to the tracker", "tx", tx, "err", err)
+		s.cfg.Log.WarnContext(ctx, "no-op is left to the tracker", "tx", tx, "err", err)
 	}
 	if now, err := s.cfg.Store.Transaction(ctx, tx); err == nil {
 		return now, nil
@@ -134,7 +134,7 @@ func (s *Service) CancelPending(ctx context.Context, id, caller string) (relayer
 		if len(some) == 0 {
 			return done, nil
 		}
-		s.cfg.Log.Info("transactions canceled", "count", len(some), "target", id, "caller", caller)
+		s.cfg.Log.InfoContext(ctx, "transactions canceled", "count", len(some), "target", id, "caller", caller)
 		done.Queued = append(done.Queued, some...)
 	}
 }
@@ -212,11 +212,11 @@ func (s *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller s
 		if err != nil {
 			return nil, wrapUnknownOutcome(err, errors.Is(err, postgres.ErrUnknown))
 		}
-		s.cfg.Log.Info("transaction replaced", "tx", tx, "caller", caller)
+		s.cfg.Log.InfoContext(ctx, "transaction replaced", "tx", tx, "caller", caller)
 		if replacement.Attempt != nil {
 			work, cancel := detachedContext(ctx)
 			if _, err := s.cfg.Sender.Resend(work, []*relayer.Attempt{replacement.Attempt}); err != nil {
-				s.cfg.Log.Warn("replacement is left to the tracker", "tx", tx, "err", err)
+				s.cfg.Log.WarnContext(ctx, "replacement is left to the tracker", "tx", tx, "err", err)
 			}
 			cancel()
 		}

@@ -157,7 +157,7 @@ func (s *Service) Update(ctx context.Context, id, caller string, patch relayer.P
 		}
 		k.MinBalance = cmp.Or(change.MinBalance, k.MinBalance)
 	}
-	s.cfg.Log.Info("relayer updated", "target", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
+	s.cfg.Log.InfoContext(ctx, "relayer updated", "target", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
 	if key != nil {
 		return s.cfg.Describe(key), nil
 	}
@@ -322,7 +322,7 @@ func (s *Service) sign(ctx context.Context, id, caller string, digest [32]byte) 
 	if sig, err = signer.Sign(ctx, keySigner, digest); err != nil {
 		return sig, fmt.Errorf("%w: %s signs %s for %s: %w", relayer.ErrUnavailable, key.Address, common.Hash(digest), caller, err)
 	}
-	s.cfg.Log.Info("message signed", "key", key.Address, "digest", common.Hash(digest), "caller", caller)
+	s.cfg.Log.InfoContext(ctx, "message signed", "key", key.Address, "digest", common.Hash(digest), "caller", caller)
 	return sig, nil
 }
 

@@ -25,7 +25,7 @@ func (s *Service) Submit(ctx context.Context, in relayer.Submission) (*relayer.T
 	v, err := s.submit(ctx, in)
 	s.cfg.Metrics.submitted(ctx, v.Replayed, err)
 	if limit, ok := errors.AsType[*relayer.LimitError](err); ok {
-		s.cfg.Log.Info("request met a limit", "limit", limit.Limit, "caller", in.Caller, "trader", in.Request.Metadata.Trader, "after", limit.After)
+		s.cfg.Log.InfoContext(ctx, "request met a limit", "limit", limit.Limit, "caller", in.Caller, "trader", in.Request.Metadata.Trader, "after", limit.After)
 	}
 	return v.Tx, err
 }
