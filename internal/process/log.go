@@ -1,13 +1,12 @@
 package process
 
 import (
-	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"sync"
 
-	"go.opentelemetry.io/otel/trace"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 )
 
 // LogFlags say what a long-running command logs, to standard error.
@@ -36,28 +35,9 @@ func (l *LogFlags) handler(w io.Writer) slog.Handler {
 		options.Level = level
 	}
 	if l.Format == "text" {
-		return traceHandler{slog.NewTextHandler(w, options)}
+		return tracing.LogIDs(slog.NewTextHandler(w, options))
 	}
-	return traceHandler{slog.NewJSONHandler(w, options)}
-}
-
-// traceHandler adds the ids of the trace and the span of a record's context.
-type traceHandler struct{ slog.Handler }
-
-func (h traceHandler) Handle(ctx context.Context, r slog.Record) error {
-	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
-		r = r.Clone()
-		r.AddAttrs(slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
-	}
-	return h.Handler.Handle(ctx, r)
-}
-
-func (h traceHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return traceHandler{h.Handler.WithAttrs(attrs)}
-}
-
-func (h traceHandler) WithGroup(name string) slog.Handler {
-	return traceHandler{h.Handler.WithGroup(name)}
+	return tracing.LogIDs(slog.NewJSONHandler(w, options))
 }
 
 // loggedError is an error that is in the log already.

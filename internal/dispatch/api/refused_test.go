@@ -99,3 +99,10 @@ func TestWebhook_Refused_NamesTheRelayer(t *testing.T) {
 	}
 	require.Less(t, strings.Count(lines, "are refused"), 40)
 }
+
+// Log lines of a request carry the ids of its trace, so that they are found from the trace.
+func TestLog_RequestHasATrace_CarriesItsIDs(t *testing.T) {
+	s := start(t, nil, nil)
+	s.do(http.MethodPost, "/api/v1/webhooks/oz-relayer", "", "{}", signature.HeaderOpenZeppelin, "forged", "Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	require.Regexp(t, `msg="webhooks are refused .* trace_id=0af7651916cd43dd8448eb211c80319c span_id=[0-9a-f]{16}\n`, s.log.String())
+}

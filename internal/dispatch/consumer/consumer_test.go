@@ -1,9 +1,11 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"math/big"
 	"net/http"
 	"runtime"
 	"sync"
@@ -22,6 +24,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream/upstreamtest"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 )
 
 // A queued transaction reaches a relayer once, with its contents, and its id is stored before the message ends.
@@ -470,6 +473,27 @@ func TestConsumer_NoIdempotencyAndServerError_IsQueuedAgain(t *testing.T) {
 			require.Len(t, r.Transactions(), c.has)
 		})
 	}
+}
+
+// Log lines about a transaction carry the ids of its client's trace.
+func TestConsumer_LogLines_CarryTheTrace(t *testing.T) {
+	t.Parallel()
+	w := setup(t, upstreamtest.Start(t, upstreamtest.Options{Key: key}))
+	w.relayers[0].Fail(upstreamtest.Submit, upstreamtest.Error(500))
+	tx := &dispatch.Transaction{
+		ID: uuid.Must(uuid.NewV7()), Client: "shop", Kind: dispatch.Direct, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		Call: dispatch.Call{To: common.Address{1}, Value: big.NewInt(5), GasLimit: 100_000, Speed: dispatch.Average},
+	}
+	results, err := w.Accept(t.Context(), []*dispatch.Transaction{tx})
+	require.NoError(t, err)
+	require.NoError(t, results[0].Err)
+	var log bytes.Buffer // read when the consumer has stopped
+	stop := w.consume(func(cfg *Config) {
+		cfg.Lease, cfg.ParkNotFound, cfg.Logger = 4*time.Second, true, slog.New(tracing.LogIDs(slog.NewTextHandler(&log, nil)))
+	})
+	w.reaches(tx.ID, dispatch.Unknown)
+	stop()
+	require.Regexp(t, `msg="transaction parked.* trace_id=0af7651916cd43dd8448eb211c80319c span_id=b7ad6b7169203331\n`, log.String())
 }
 
 // A consumer dies between the request and the stored answer; another one goes on, and there is one transaction.

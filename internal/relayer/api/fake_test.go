@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
@@ -307,7 +308,7 @@ func setup(t testing.TB, change ...func(*Config)) *api {
 	a := &api{t: t, fake: newFake(), log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	cfg := Config{
 		Service: a.fake, Keys: []apikey.Key{{Name: "first", Key: testKey}, {Name: "other", Key: otherKey}}, Registerer: a.metrics,
-		Logger: slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: slog.New(tracing.LogIDs(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
 	}
 	for _, c := range change {
 		c(&cfg)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -347,4 +348,20 @@ func TestMetrics_Configured_AreServed(t *testing.T) {
 	require.Equal(t, 200, w.Code)
 	require.Equal(t, "up 1", w.Body.String())
 	require.Contains(t, a.do("GET", "/api-docs/openapi.json", "").Body.String(), `"version":"v9"`)
+}
+
+// Log lines of a request carry the ids of its trace, so that they are found from the trace.
+func TestLog_RequestHasATrace_CarriesItsIDs(t *testing.T) {
+	t.Parallel()
+	const header, ids = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "trace_id=0af7651916cd43dd8448eb211c80319c span_id=b7ad6b7169203331"
+	a := setup(t)
+	a.do("GET", "/api/v1/relayers", "", "Traceparent", header)
+	require.Regexp(t, `msg="request answered" .* `+ids+`\n$`, a.log.String())
+	a.log.Reset()
+	a.fake.fail = errors.New("no database")
+	a.do("GET", "/api/v1/relayers", "", "Traceparent", header)
+	require.Regexp(t, `msg="request failed" .* `+ids+`\n$`, a.log.String())
+	a.log.Reset()
+	a.do("GET", "/api/v1/relayers", "", "Traceparent", header+"\n"+header) // two traces are none
+	require.NotContains(t, a.log.String(), "trace_id")
 }
