@@ -27,11 +27,12 @@ func BenchmarkStatus(b *testing.B) {
 // BenchmarkStatusPage measures all of /status at the leader, from the director to the response.
 func BenchmarkStatusPage(b *testing.B) {
 	d := large(b)
-	s, err := page.Open(b.Context(), page.Config{
-		Listen: "127.0.0.1:0", Node: "n-1", Directory: newDirectory(1), Led: func() bool { return true },
+	s, err := page.Open(b.Context(), page.Config{Listen: "127.0.0.1:0", Node: "n-1"})
+	require.NoError(b, err)
+	s.Start(page.Cluster{
+		Directory: newDirectory(1), Led: func() bool { return true },
 		Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) { return d.Status(), nil },
 	})
-	require.NoError(b, err)
 	run(b, s.Run)
 	client := http.Client{Transport: new(http.Transport)}
 	defer client.CloseIdleConnections()
