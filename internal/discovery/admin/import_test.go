@@ -209,7 +209,7 @@ func TestImport_LeaderLost_OutcomeIsKnownOrUnknown(t *testing.T) {
 				} else {
 					require.ErrorContains(t, err, tc.err)
 				}
-				_, unknown := err.(*gateway.UnknownOutcomeError)
+				_, unknown := errors.AsType[*gateway.UnknownOutcomeError](err)
 				require.Equal(t, tc.unknown, unknown, "%v", err)
 				if tc.calls > 0 {
 					require.Equal(t, tc.calls, calls)

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,7 +159,7 @@ func TestTransfer_OutcomeUnknown_LeaderDecides(t *testing.T) {
 					return
 				}
 				require.ErrorContains(t, err, tc.err)
-				_, unknown := err.(*gateway.UnknownOutcomeError)
+				_, unknown := errors.AsType[*gateway.UnknownOutcomeError](err)
 				require.Equal(t, tc.unknown, unknown)
 			})
 		})
@@ -226,7 +227,7 @@ func TestChange_LeaderFails_OutcomeIsKnownOrUnknown(t *testing.T) {
 					require.ErrorContains(t, err, tc.err)
 					require.NotContains(t, err.Error(), "rpc error: code = Unavailable")
 				}
-				unknown, is := err.(*gateway.UnknownOutcomeError)
+				unknown, is := errors.AsType[*gateway.UnknownOutcomeError](err)
 				require.Equal(t, tc.unknown, is, "%v", err)
 				if is {
 					require.NotContains(t, unknown.Cause, "rpc error")
