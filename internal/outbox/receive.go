@@ -37,9 +37,6 @@ func (w *Worker) receive(ctx context.Context) {
 // acknowledge ends messages after the turn that claimed their entries. Those of the others are finished, claimed, delayed or
 // unknown, so their messages end, too.
 func (w *Worker) acknowledge(ctx context.Context, messages []Message) {
-	if len(messages) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, acknowledgeTimeout)
 	defer cancel()
 	if err := w.cfg.Transport.Acknowledge(ctx, messages); err != nil {

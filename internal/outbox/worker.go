@@ -128,6 +128,8 @@ type Worker struct {
 	receiver *outage
 	handlers context.Context // of all handlers
 
+	acknowledging sync.WaitGroup
+
 	mu      sync.Mutex
 	held    map[*claim]struct{} // claims without a result
 	working map[string]int      // number of held claims by lane
@@ -189,6 +191,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() { w.pool.wg.Wait(); close(ended) }()
 	w.drain(context.WithoutCancel(ctx), ended)
+	w.acknowledging.Wait()
 	background.Wait()
 	return nil
 }
@@ -313,19 +316,20 @@ func (w *Worker) turn(ctx context.Context, claiming bool) (more bool, err error)
 	for _, c := range w.pool.add(t.most+len(messages), claims) {
 		w.settle(c, Returned())
 	}
-	w.acknowledge(ctx, messages)
+	if len(messages) > 0 {
+		w.acknowledging.Go(func() { w.acknowledge(context.WithoutCancel(ctx), messages) })
+	}
 	return t.more, nil
 }
 
 // renewed records the result of an extension that began at a time. w.mu is held.
 func (w *Worker) renewed(c *claim, begin time.Time, kept bool) {
-	left := time.Duration(0)
+	c.until = time.Time{}
 	if kept {
 		c.until = begin.Add(w.cfg.Lease)
-		left = time.Until(c.until)
 	}
 	if c.watch != nil {
-		c.watch.Reset(left)
+		c.watch.Reset(time.Until(c.until))
 	}
 }
 

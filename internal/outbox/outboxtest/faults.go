@@ -295,6 +295,7 @@ func leaseLost(e *env) {
 	r.await(e.t, 1, "taken")
 	e.exec(`UPDATE $name SET claim = nextval('$name_numbers'), claimed_until = now() + interval '1 s' WHERE id = 'taken'`)
 	require.ErrorIs(e.t, <-causes, outbox.ErrLeaseLost)
+	require.Zero(e.t, e.number(`SELECT count(*) FROM $name WHERE id = 'taken' AND attempts = 1 AND claimed_until > now() + interval '1 s'`), "the other claim was extended")
 	r.await(e.t, 2, "taken")
 	e.insert(outbox.Entry{ID: "cut"})
 	r.await(e.t, 1, "cut")

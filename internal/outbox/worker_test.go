@@ -1,0 +1,65 @@
+package outbox
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A claim may be lost while it waits for a handler.
+func TestWorker_ClaimLostBeforeItsHandler_NotStarted(t *testing.T) {
+	t.Parallel()
+	box, err := New(nil, Table{Name: "works"})
+	require.NoError(t, err)
+	handled := 0
+	w, err := box.NewWorker(Config{Handle: func(context.Context, Work) Result {
+		handled++
+		return Finished()
+	}})
+	require.NoError(t, err)
+	w.handlers = t.Context()
+	for n, kept := range []bool{true, false} {
+		c := &claim{number: int64(n), until: time.Now().Add(time.Hour)}
+		w.hold([]*claim{c})
+		w.renewed(c, time.Now(), kept)
+		w.work(c)
+		require.Equal(t, 1, handled)
+	}
+	require.Equal(t, KindFinished, w.results[0].Kind)
+	require.Equal(t, KindReturned, w.results[1].Kind)
+}
+
+// Lanes with a backlog share the room, and each claim begins after the last lane served.
+func TestLanes_Demand_SharesAndRotates(t *testing.T) {
+	t.Parallel()
+	l := &lanes{mine: func(k laneKey) bool { return k.lane != "foreign" }}
+	now := time.Now()
+	for _, name := range []string{"b", "a", "foreign", "c"} {
+		l.add(laneKey{0, name}, now)
+	}
+	limits := map[string]int{"a": 100, "b": 1, "c": 100}
+	d := l.demand(6, now, func(lane string) int { return limits[lane] })
+	require.Equal(t, []string{"a", "b", "c"}, d.lanes)
+	require.Equal(t, []int32{3, 1, 3}, d.shares)
+	require.True(t, d.sweep)
+	due := now.Add(-time.Minute)
+	for range 3 {
+		l.got(laneKey{0, "a"}, due, now)
+	}
+	l.got(laneKey{0, "b"}, due.Add(time.Second), now)
+	require.True(t, l.end(d, 6, 2, 4, now, now), "a is full, and entries were blocked")
+
+	d = l.demand(6, now, func(lane string) int { return limits[lane] })
+	require.Equal(t, []string{"c", "a", "b"}, d.lanes, "after the last lane served")
+	require.Equal(t, []int32{4, 4, 1}, d.shares, "c was empty")
+	require.False(t, d.sweep)
+	require.Equal(t, []time.Time{{}, due.Add(-sweepMargin), due.Add(time.Second - sweepMargin)}, d.since)
+	require.False(t, l.end(d, 0, 0, 0, now, now))
+	d = l.demand(6, now, func(lane string) int { return limits[lane] })
+	require.Equal(t, now.Add(-sweepMargin), d.since[0], "nothing was left out")
+
+	d = l.demand(1, now.Add(forgetAfter+time.Second), func(string) int { return 1 })
+	require.Empty(t, d.lanes, "forgotten")
+}
