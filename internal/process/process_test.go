@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -230,6 +232,7 @@ func TestRun_StoppedDuringStart_IsNoFailure(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	require.NoError(t, Role{Name: "API", Stderr: &out}.Run(ctx, func(p *Process) error {
 		p.Serve(web{j})
+		p.OnStop("database", 0, func() error { return errors.New("not connected yet") })
 		stop(errTold)
 		<-p.Context().Done()
 		return p.Context().Err()
@@ -319,4 +322,91 @@ func TestServe_AnswersUntilTheEnd(t *testing.T) {
 	}))
 	_, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
 	require.Error(t, err)
+}
+
+// The role's function has returned, and the role works until it is told to stop.
+func TestRun_Started_WorksUntilTold(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	started, worked, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- Role{Name: "relayer", Stderr: new(bytes.Buffer)}.Run(ctx, func(p *Process) error {
+			p.Go("work", 0, func(ctx context.Context) error {
+				<-started
+				select {
+				case <-ctx.Done():
+					return errors.New("stopped before it was told to")
+				case worked <- struct{}{}:
+				}
+				<-ctx.Done()
+				return nil
+			})
+			p.Started()
+			return nil
+		})
+	}()
+	select {
+	case err := <-ended:
+		require.Fail(t, "the role ended by itself", "%v", err)
+	case <-time.After(50 * time.Millisecond): // one that ends by itself does so at once
+	}
+	close(started)
+	<-worked
+	stop()
+	require.NoError(t, <-ended)
+}
+
+func TestRun_LimitWarnings_LogsACauseOnce(t *testing.T) {
+	t.Parallel()
+	for limited, want := range map[bool]int{true: 1, false: 2} {
+		var out bytes.Buffer
+		require.Error(t, Role{Name: "API", Stderr: &out, LimitWarnings: limited}.Run(t.Context(), func(p *Process) error {
+			for range 2 {
+				p.Log.Warn("not read", "err", errors.New("connection refused"))
+			}
+			return errors.New("done")
+		}))
+		require.Equal(t, want, strings.Count(out.String(), "not read"))
+	}
+}
+
+// The spans of a role are exported when Run returns, with the names that its flags give.
+func TestRun_Tracing_ExportsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		flags   TracingFlags
+		want    []string
+		without string
+	}{
+		{flags: TracingFlags{Ratio: 1}, want: []string{"rollcall-api"}},
+		{flags: TracingFlags{Ratio: 1, Service: "shop", Attributes: "team=payments"}, want: []string{"shop", "payments"}, without: "rollcall-api"},
+		{flags: TracingFlags{Ratio: 0, Sampler: "always_on"}, want: []string{"rollcall-api"}},
+	} {
+		bodies := make(chan string, 10)
+		receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			bodies <- string(body)
+		}))
+		c.flags.Endpoint = receiver.URL
+		ctx, stop := context.WithCancel(t.Context())
+		require.NoError(t, Role{Name: "API", Stderr: new(bytes.Buffer), Tracing: &c.flags}.Run(ctx, func(p *Process) error {
+			p.Started()
+			_, span := p.Tracer.Start(ctx, "relay")
+			span.End()
+			stop()
+			return nil
+		}))
+		receiver.Close()
+		require.Len(t, bodies, 1, "nothing was exported")
+		body := <-bodies
+		for _, want := range append(c.want, "relay") {
+			require.Contains(t, body, want)
+		}
+		if c.without != "" {
+			require.NotContains(t, body, c.without)
+		}
+	}
 }
