@@ -42,6 +42,8 @@ func TestMembers_WithAndWithoutLeader_AreReturned(t *testing.T) {
 		for _, m := range all.Members {
 			require.Equal(t, c.stops[m.ID] != nil, m.Reachable)
 		}
+		_, err = c.admin().Services(t.Context(), Selection{Stale: true})
+		require.NoError(t, err, "a copy can be read without a leader")
 
 		for id := range c.stops {
 			c.stop(id)
