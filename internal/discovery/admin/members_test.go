@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -211,12 +212,9 @@ func TestChange_LeaderFails_OutcomeIsKnownOrUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				calls := 0
+				var calls atomic.Int32
 				f := new(fake)
-				f.remove = func(context.Context) error {
-					calls++
-					return tc.remove(t, f, calls)
-				}
+				f.remove = func(context.Context) error { return tc.remove(t, f, int(calls.Add(1))) }
 				a := f.admin(t)
 				_, err := a.Leader(t.Context())
 				require.NoError(t, err)
@@ -237,7 +235,7 @@ func TestChange_LeaderFails_OutcomeIsKnownOrUnknown(t *testing.T) {
 				}
 				require.Equal(t, tc.took, took)
 				if tc.calls > 0 {
-					require.Equal(t, tc.calls, calls)
+					require.EqualValues(t, tc.calls, calls.Load())
 				}
 			})
 		})

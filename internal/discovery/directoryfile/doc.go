@@ -1,5 +1,5 @@
 // Package directoryfile writes and reads a file with all services of the directory and their owners. "rollcall services
-// export" writes it and "rollcall services import" reads it: internal/cli calls it. It calls the contract alone.
+// export" writes it and "rollcall services import" reads it: admin and internal/cli call it. It calls the contract alone.
 //
 // # Format
 //

@@ -1,6 +1,6 @@
 // Package mirror keeps Redis equal to the leading coordinator's state: the services that are alive.
 //
-// The director writes with it; cmd/rollcall, internal/cli and the development cluster configure and read it. It calls
+// The director writes with it; cmd/rollcall, admin and the development cluster configure and read it. It calls
 // Redis through go-redis.
 //
 // # Who decides
