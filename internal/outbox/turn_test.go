@@ -242,3 +242,34 @@ func TestTable_DropSchema_LeavesNothing(t *testing.T) {
 	require.NoError(t, b.db.QueryRow(t.Context(), `SELECT count(*) FROM pg_class WHERE relname LIKE 'works%'`).Scan(&left))
 	require.Zero(t, left)
 }
+
+// A claim must not block an entry whose lower one is being finished: the result of that one no longer unblocks it.
+func TestTurn_LowerEntryEndsMeanwhile_NotBlockedForEver(t *testing.T) {
+	t.Parallel()
+	for _, keep := range []bool{false, true} {
+		b := newBox(t, Table{Name: "works", KeepDone: keep}, "")
+		cfg := b.db.Config()
+		cfg.ConnConfig.Tracer = nil
+		other, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		t.Cleanup(other.Close)
+		require.NoError(t, b.Insert(t.Context(), b.db, Entry{ID: "lower", Subject: "s"}, Entry{ID: "upper", Subject: "s"}))
+		claims := b.claims(1)
+		require.Equal(t, "lower", claims[0].ID)
+		_, err = b.db.Exec(t.Context(), `UPDATE works SET due_at = now() WHERE id = 'upper'`) // as before it was picked
+		require.NoError(t, err)
+
+		tx, err := other.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), b.sql.done, []string{"lower"}, []int64{claims[0].number})
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), b.sql.promote, []string{"s"}, false)
+		require.NoError(t, err)
+		b.lanes.sweepAt = time.Time{}
+		require.Empty(t, b.turn(1).claims, "the result is not stored yet")
+		require.NoError(t, tx.Commit(t.Context()))
+		next := b.turn(1)
+		require.Len(t, next.claims, 1)
+		require.Equal(t, "upper", next.claims[0].ID)
+	}
+}

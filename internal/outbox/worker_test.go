@@ -63,3 +63,24 @@ func TestLanes_Demand_SharesAndRotates(t *testing.T) {
 	d = l.demand(1, now.Add(forgetAfter+time.Second), func(string) int { return 1 })
 	require.Empty(t, d.lanes, "forgotten")
 }
+
+// An empty partition leaves the limit of its lane to the next one at once.
+func TestLanes_PartitionEmpty_LeavesLimitToTheNext(t *testing.T) {
+	t.Parallel()
+	l := &lanes{mine: func(laneKey) bool { return true }}
+	now := time.Now()
+	for partition := range 3 {
+		l.add(laneKey{int32(partition), "narrow"}, now)
+	}
+	two := func(string) int { return 2 }
+	d := l.demand(10, now, two)
+	require.Equal(t, []int32{0}, d.partitions)
+	require.Equal(t, []int32{2}, d.shares)
+	require.True(t, l.end(d, 0, 0, 0, now, now), "others were denied")
+	d = l.demand(10, now, two)
+	require.Equal(t, []int32{0, 1}, d.partitions, "the empty one takes nothing from the limit")
+	require.True(t, l.end(d, 0, 0, 0, now, now))
+	d = l.demand(10, now, two)
+	require.Equal(t, []int32{0, 1, 2}, d.partitions)
+	require.False(t, l.end(d, 0, 0, 0, now, now))
+}
