@@ -144,7 +144,7 @@ func (d *Dispatcher) mark(ctx context.Context) (entries []sending, more bool, er
 	if !d.table.ClaimsWaitForDisk {
 		batch.Queue(sqlNoWait)
 	}
-	d.queueDiscover(&batch, &d.lanes, chunk, &found)
+	d.queueDiscover(&batch, &d.lanes, &found)
 	want := d.lanes.demand(chunk, begin, func(string) int { return chunk })
 	var picked, blocked int
 	if len(want.lanes) > 0 {

@@ -55,19 +55,39 @@ type lanes struct {
 	sweepAt time.Time
 }
 
-// bounds returns the bounds of the gaps between the known lanes.
-func (l *lanes) bounds() (fromPartitions []int32, fromLanes []string, uptoPartitions []int32, uptoLanes []string) {
-	from := laneKey{partition: -1}
-	for i := range len(l.sorted) + 1 {
-		upto := laneKey{partition: topPartition}
-		if i < len(l.sorted) {
-			upto = l.sorted[i].laneKey
+// gaps are the ranges between the known lanes: from a lane of a partition, below another one; or whole partitions between two others.
+type gaps struct {
+	partitions, uptoPartitions []int32
+	fromLanes, uptoLanes       []string
+	whole                      []bool
+}
+
+// topLane is above all lanes, and next makes the lowest text above a lane: the columns have the collation "C".
+const topLane, next = "\U0010FFFF", "\x01"
+
+func (g *gaps) add(partition, upto int32, fromLane, uptoLane string, whole bool) {
+	g.partitions, g.uptoPartitions = append(g.partitions, partition), append(g.uptoPartitions, upto)
+	g.fromLanes, g.uptoLanes, g.whole = append(g.fromLanes, fromLane), append(g.uptoLanes, uptoLane), append(g.whole, whole)
+}
+
+func (l *lanes) gaps() (g gaps) {
+	partition, from := int32(-1), ""
+	for _, k := range l.sorted {
+		if k.partition != partition {
+			if partition >= 0 {
+				g.add(partition, partition, from, topLane, false)
+			}
+			g.add(partition, k.partition, "", "", true)
+			partition, from = k.partition, ""
 		}
-		fromPartitions, fromLanes = append(fromPartitions, from.partition), append(fromLanes, from.lane)
-		uptoPartitions, uptoLanes = append(uptoPartitions, upto.partition), append(uptoLanes, upto.lane)
-		from = upto
+		g.add(partition, partition, from, k.lane, false)
+		from = k.lane + next
 	}
-	return fromPartitions, fromLanes, uptoPartitions, uptoLanes
+	if partition >= 0 {
+		g.add(partition, partition, from, topLane, false)
+	}
+	g.add(partition, topPartition, "", "", true)
+	return g
 }
 
 // find returns the position of a lane, or where it belongs.

@@ -240,17 +240,23 @@ func (o *Outbox) Hasten(ctx context.Context, lane string) (n int, err error) {
 	return n, nil
 }
 
-// eachLane calls do for each lane with waiting entries that is selected, for at most 1,000.
+// eachLane calls do for each lane with waiting entries that is selected, for at least the first 1,000.
 func (o *Outbox) eachLane(ctx context.Context, selected func(lane string) bool, do func(laneKey) error) error {
-	var found []laneKey
-	var batch pgx.Batch
-	o.queueDiscover(&batch, &lanes{}, maxLanes, &found)
-	if err := o.db.SendBatch(ctx, &batch).Close(); err != nil {
-		return err
+	all := &lanes{mine: func(laneKey) bool { return true }}
+	for found := []laneKey{{}}; len(found) > 0 && len(all.sorted) < maxLanes; {
+		found = nil
+		var batch pgx.Batch
+		o.queueDiscover(&batch, all, &found)
+		if err := o.db.SendBatch(ctx, &batch).Close(); err != nil {
+			return err
+		}
+		for _, k := range found {
+			all.add(k, time.Time{})
+		}
 	}
-	for _, k := range found {
-		if selected(k.lane) {
-			if err := do(k); err != nil {
+	for _, l := range all.sorted {
+		if selected(l.lane) {
+			if err := do(l.laneKey); err != nil {
 				return err
 			}
 		}

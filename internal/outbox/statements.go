@@ -20,21 +20,23 @@ const (
 	// sqlNoWait makes the commit of a turn not wait for the disk. Results that Postgres loses in a crash are repeated.
 	sqlNoWait = `SELECT set_config('synchronous_commit', 'off', true)`
 
-	// sqlDiscover returns up to $5 lanes between the bounds, which are the lanes that the worker knows. So it does not read past
-	// index entries of their deleted rows.
-	sqlDiscover = `WITH RECURSIVE found (partition, lane, upto_partition, upto_lane) AS (
-			SELECT n.partition, n.lane, g.upto_partition, g.upto_lane
-			FROM unnest($1::int[], $2::text[], $3::int[], $4::text[]) AS g (from_partition, from_lane, upto_partition, upto_lane)
-			CROSS JOIN LATERAL (SELECT e.partition, e.lane FROM $name e WHERE e.state = 'waiting'
-				AND (e.partition, e.lane) > (g.from_partition, g.from_lane) AND (e.partition, e.lane) < (g.upto_partition, g.upto_lane)
-				ORDER BY e.partition, e.lane LIMIT 1) AS n
+	// sqlDiscover returns up to $6 lanes in the gaps between the lanes that the worker knows. So it does not read past index entries of
+	// their deleted rows. A gap is a range of the lanes of a partition, or a range of partitions: Postgres does not stop at the upper
+	// bound of a comparison of rows.
+	sqlDiscover = `WITH RECURSIVE found (partition, lane, whole, upto_partition, upto_lane) AS (
+			SELECT n.partition, n.lane, g.whole, g.upto_partition, g.upto_lane
+			FROM unnest($1::int[], $2::text[], $3::bool[], $4::int[], $5::text[]) AS g (partition, from_lane, whole, upto_partition, upto_lane)
+			CROSS JOIN LATERAL ($lanes UNION ALL $partitions) AS n
 		UNION ALL
-			SELECT n.partition, n.lane, f.upto_partition, f.upto_lane FROM found f
-			CROSS JOIN LATERAL (SELECT e.partition, e.lane FROM $name e WHERE e.state = 'waiting'
-				AND (e.partition, e.lane) > (f.partition, f.lane) AND (e.partition, e.lane) < (f.upto_partition, f.upto_lane)
-				ORDER BY e.partition, e.lane LIMIT 1) AS n
+			SELECT n.partition, n.lane, g.whole, g.upto_partition, g.upto_lane
+			FROM (SELECT *, lane || chr(1) AS from_lane FROM found) AS g
+			CROSS JOIN LATERAL ($lanes UNION ALL $partitions) AS n
 		)
-		SELECT partition, lane FROM found LIMIT $5`
+		SELECT partition, lane FROM found LIMIT $6`
+	sqlLanes = `(SELECT e.partition, e.lane FROM $name e WHERE NOT g.whole AND e.state = 'waiting' AND e.partition = g.partition
+		AND e.lane >= g.from_lane AND e.lane < g.upto_lane ORDER BY e.partition, e.lane LIMIT 1)`
+	sqlPartitions = `(SELECT e.partition, e.lane FROM $name e WHERE g.whole AND e.state = 'waiting'
+		AND e.partition > g.partition AND e.partition < g.upto_partition ORDER BY e.partition, e.lane LIMIT 1)`
 
 	// sqlPickLanes picks the entries that are due, up to $4 of each lane and up to $5 in all. Lanes that come first are preferred.
 	sqlPickLanes = `SELECT c.id, c.subject, c.seq, c.due_at
@@ -137,7 +139,7 @@ func newStatements(t Table) statements {
 		return strings.NewReplacer("$order", sqlOrder, "$columns", columns, "$joins", t.Joins).Replace(sql)
 	}
 	all := statements{
-		discover: sqlDiscover,
+		discover: fill(sqlDiscover, "$lanes", sqlLanes, "$partitions", sqlPartitions),
 		claim:    fill(sqlClaim, "$given", "", "$pick", sqlPickLanes+"$5", "$lease", "$6"),
 		claimIDs: fill(sqlClaim, "$given", sqlGiven, "$pick", sqlPickIDs, "$lease", "$2"),
 		send:     fill(sqlSend, "$pick", sqlPickLanes+"(SELECT n FROM room)"),

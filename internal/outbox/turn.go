@@ -103,7 +103,7 @@ func (o *Outbox) run(ctx context.Context, t *turn) error {
 	}
 	switch {
 	case claiming:
-		o.queueDiscover(&batch, t.lanes, chunk, &found)
+		o.queueDiscover(&batch, t.lanes, &found)
 		d = t.lanes.demand(t.most, begin, t.allowed)
 		if len(d.lanes) > 0 {
 			batch.Queue(o.sql.claim, d.partitions, d.lanes, d.since, d.shares, d.most, t.lease).Query(read)
@@ -137,9 +137,9 @@ func (o *Outbox) queuePlan(batch *pgx.Batch, now *time.Time) {
 	})
 }
 
-func (o *Outbox) queueDiscover(batch *pgx.Batch, l *lanes, most int, found *[]laneKey) {
-	fromPartitions, fromLanes, uptoPartitions, uptoLanes := l.bounds()
-	batch.Queue(o.sql.discover, fromPartitions, fromLanes, uptoPartitions, uptoLanes, most).Query(func(rows pgx.Rows) error {
+func (o *Outbox) queueDiscover(batch *pgx.Batch, l *lanes, found *[]laneKey) {
+	g := l.gaps()
+	batch.Queue(o.sql.discover, g.partitions, g.fromLanes, g.whole, g.uptoPartitions, g.uptoLanes, chunk).Query(func(rows pgx.Rows) error {
 		var k laneKey
 		_, err := pgx.ForEachRow(rows, []any{&k.partition, &k.lane}, func() error {
 			*found = append(*found, k)

@@ -141,7 +141,7 @@ func abandon(e *env) {
 	ctx := e.t.Context()
 	gone := func(lane string) bool { return lane == "gone" }
 	list := append(append(chain("gone", 300), entries("here", 3)...), outbox.Entry{ID: "young", Lane: "gone", Subject: "gone"})
-	e.insert(list...)
+	e.insert(append(list, outbox.Entry{Lane: "before"})...)
 	e.exec(`UPDATE $name SET created_at = now() - interval '2 h', due_at = CASE id WHEN 'gone-0' THEN now() - interval '1 h' ELSE 'infinity' END
 		WHERE lane = 'gone' AND id <> 'young'`)
 	e.exec(`UPDATE $name SET due_at = 'infinity' WHERE id = 'young'`)
@@ -162,10 +162,10 @@ func hasten(e *env) {
 		list[0].Delay, list[1].Partition, list[1].Delay = time.Hour, 5, time.Hour
 		e.insert(list...)
 	}
-	e.changed(2)(e.box.Hasten(e.t.Context(), "a"))
+	e.changed(2)(e.box.Hasten(e.t.Context(), "b"))
 	r := newRecord()
 	e.work(outbox.Config{Handle: r.finish})
-	r.await(e.t, 1, "a-0", "a-1")
+	r.await(e.t, 1, "b-0", "b-1")
 	e.settled(2)
 }
 

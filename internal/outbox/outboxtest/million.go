@@ -169,6 +169,8 @@ func million(e *env) {
 		require.Positive(e.t, times, name)
 		limit := 256*perRow + fixed
 		switch name {
+		case "discover":
+			limit = 400
 		case "count":
 			limit = 40 * outbox.CountLimit
 		case "claim":
