@@ -1,4 +1,4 @@
-// Package relay defines the relay path's types: transactions, statuses, requests and errors. A client posts a transaction to
+// Package dispatch defines the relay path's types: transactions, statuses, requests and errors. A client posts a transaction to
 // the API, which stores and queues it in one database transaction and answers 202. A consumer sends it to one of the live
 // relayers. Webhooks of the relayer, and the reconciler where they fail, bring the outcome back.
 //

@@ -266,7 +266,7 @@ func TestLogWaiting_ManyCauses_LogsEveryTenSeconds(t *testing.T) {
 		}
 		require.Equal(t, 3, strings.Count(out.String(), "waiting for the database"))
 		require.Equal(t, "unreachable", class)
-		<-time.After(2*time.Minute)
+		<-time.After(2 * time.Minute)
 		out.Reset()
 		waiting(postgres.ErrLocked)
 		require.Contains(t, out.String(), "level=INFO", "which is usual where several start at once")

@@ -358,7 +358,7 @@ func TestLog_RequestHasATrace_CarriesItsIDs(t *testing.T) {
 	a.do("GET", "/api/v1/relayers", "", "Traceparent", header)
 	require.Regexp(t, `msg="request answered" .* `+ids+`\n$`, a.log.String())
 	a.log.Reset()
-	a.fake.fail = errors.New("no database")
+	a.fail = errors.New("no database")
 	a.do("GET", "/api/v1/relayers", "", "Traceparent", header)
 	require.Regexp(t, `msg="request failed" .* `+ids+`\n$`, a.log.String())
 	a.log.Reset()

@@ -243,7 +243,7 @@ func (r *Relayer) Send(t testing.TB, to common.Address, wei int64, data []byte) 
 // Reaches waits until a transaction has a status, and returns it.
 func (r *Relayer) Reaches(t testing.TB, tx *relayer.Transaction, status relayer.Status) *relayer.Transaction {
 	t.Helper()
-	for limit := time.After(2*time.Minute); ; {
+	for limit := time.After(2 * time.Minute); ; {
 		now, err := r.Transaction(t.Context(), PoolID, tx.ID)
 		if err == nil && now.Status == status {
 			return now

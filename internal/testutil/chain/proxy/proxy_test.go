@@ -411,7 +411,7 @@ func TestSetNode_ClosesWebsocketsAndServesTheOtherNode(t *testing.T) {
 	select {
 	case err := <-sub.Err():
 		require.Error(t, err)
-	case <-time.After(2*time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "the websocket stays open")
 	}
 	for _, c := range []*ethclient.Client{s.http, s.dial(s.WSURL())} {
