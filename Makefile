@@ -37,7 +37,7 @@ GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 40m $(GO_TEST
 # These packages run without the race detector: their tests drive processes that do not have it, or wait for Postgres in one
 # goroutine, or simulate clusters in one. make soak runs those of our own code with it.
 IN_PROCESS := $(addprefix ./internal/relayer/,tracker modeltest admin service keymonitor store) ./cmd/rollcall \
-	./internal/discovery/coordinator ./internal/dispatch/upstream ./fsm
+	./internal/discovery/coordinator ./internal/dispatch/upstream ./internal/outbox ./fsm
 WITHOUT_RACE := ./internal/relayer/crashtest ./internal/e2e ./internal/dispatch/crashtest $(IN_PROCESS) \
 	./cmd/rollcall-dev ./internal/dev/... ./internal/testutil/...
 
