@@ -106,7 +106,7 @@ func (d *testDB) insert(t testing.TB, columns, selection string, args ...any) {
 
 // relayDeliveries returns the DDL of the relay path's deliveries, from the migration.
 func relayDeliveries() string {
-	migration, err := os.ReadFile("../relay/store/migrations/00001_relay.sql")
+	migration, err := os.ReadFile("../dispatch/store/migrations/00001_relay.sql")
 	if err != nil {
 		panic(err)
 	}
