@@ -50,16 +50,16 @@ type Execer interface {
 // It sends no NOTIFY: Postgres commits transactions with a NOTIFY one after the other, each with its own flush. The caller calls
 // [Notifier.Notify] after the commit. Without that, a worker finds the entries within a second.
 func (o *Outbox) Insert(ctx context.Context, tx Execer, entries ...Entry) error {
-	return o.insert(ctx, tx, entries, "")
+	return o.insert(ctx, tx, entries, "n", "")
 }
 
 // Again is Insert for entries that may be in the table, see [Table.AgainSQL]. It changes neither lane, subject nor payload of
 // those.
 func (o *Outbox) Again(ctx context.Context, tx Execer, entries ...Entry) error {
-	return o.insert(ctx, tx, entries, o.table.AgainSQL())
+	return o.insert(ctx, tx, entries, "id", o.table.AgainSQL())
 }
 
-func (o *Outbox) insert(ctx context.Context, tx Execer, entries []Entry, conflict string) error {
+func (o *Outbox) insert(ctx context.Context, tx Execer, entries []Entry, order, conflict string) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -70,10 +70,13 @@ func (o *Outbox) insert(ctx context.Context, tx Execer, entries []Entry, conflic
 		ids[i], subjects[i], lanes[i] = e.ID, e.Subject, e.Lane
 		partitions[i], payloads[i], delays[i] = int32(e.Partition), e.Payload, max(e.Delay, 0)
 	}
-	_, err := tx.Exec(ctx, `INSERT INTO `+o.table.Name+` (id, subject, lane, partition, payload, due_at)
-		SELECT coalesce(nullif(id, ''), gen_random_uuid()::text), nullif(subject, ''), lane, partition, payload, now() + delay
-		FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::bytea[], $6::interval[]) WITH ORDINALITY
-			AS e (id, subject, lane, partition, payload, delay, n) ORDER BY n `+conflict, ids, subjects, lanes, partitions, payloads, delays)
+	_, err := tx.Exec(ctx, `INSERT INTO `+o.table.Name+` (id, subject, lane, partition, payload, due_at, seq)
+		SELECT id, subject, lane, partition, payload, due_at, seq FROM (
+			SELECT coalesce(nullif(id, ''), gen_random_uuid()::text) COLLATE "C" AS id, nullif(subject, '') AS subject, lane, partition, payload,
+				now() + delay AS due_at, nextval('`+o.table.Name+`_numbers') AS seq, n
+			FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::bytea[], $6::interval[]) WITH ORDINALITY
+				AS e (id, subject, lane, partition, payload, delay, n) ORDER BY n OFFSET 0
+		) AS numbered ORDER BY `+order+` `+conflict, ids, subjects, lanes, partitions, payloads, delays)
 	if err != nil {
 		return fmt.Errorf("insert into %s: %w", o.table.Name, err)
 	}

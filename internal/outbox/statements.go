@@ -9,7 +9,7 @@ import "strings"
 // be shorter. That leaves one index for each query.
 type statements struct {
 	discover, claim, claimIDs, send, unsend string
-	done, settle, promote, extend           string
+	lock, done, settle, promote, extend     string
 }
 
 const (
@@ -93,6 +93,11 @@ const (
 	sqlUnsend = `WITH $given unsent AS (SELECT id FROM given WHERE sent)
 		UPDATE $name SET sent = false, due_at = now() WHERE id = ANY(ARRAY(SELECT id FROM unsent))`
 
+	// sqlLock locks the entries whose results and extensions the turn stores, in the order of their ids. [Table.AgainSQL] takes the same
+	// order, so that the two do not deadlock.
+	sqlLock = `SELECT count(*) FROM unnest($1::text[]) AS u (id) CROSS JOIN LATERAL (
+			SELECT e.id FROM $name e WHERE e.id = u.id FOR UPDATE) AS locked`
+
 	// An entry that was enqueued again while it was claimed is not done: sqlSettle makes it due.
 	sqlDelete = `DELETE FROM $name WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again`
 	sqlKeep   = `UPDATE $name SET state = 'done', settled_at = now(), claimed_until = '-infinity', claim = NULL, reason = ''
@@ -144,12 +149,13 @@ func newStatements(t Table) statements {
 		claimIDs: fill(sqlClaim, "$given", sqlGiven, "$pick", sqlPickIDs, "$lease", "$2"),
 		send:     fill(sqlSend, "$pick", sqlPickLanes+"(SELECT n FROM room)"),
 		unsend:   fill(sqlUnsend, "$given", sqlGiven),
+		lock:     sqlLock,
 		done:     sqlDelete, settle: sqlSettle, promote: sqlPromote, extend: sqlExtend,
 	}
 	if t.KeepDone {
 		all.done = sqlKeep
 	}
-	for _, sql := range []*string{&all.discover, &all.claim, &all.claimIDs, &all.send, &all.unsend, &all.done, &all.settle, &all.promote, &all.extend} {
+	for _, sql := range []*string{&all.discover, &all.claim, &all.claimIDs, &all.send, &all.unsend, &all.lock, &all.done, &all.settle, &all.promote, &all.extend} {
 		*sql = t.named(*sql)
 	}
 	return all

@@ -89,6 +89,9 @@ func (o *Outbox) run(ctx context.Context, t *turn) error {
 	if !o.table.ClaimsWaitForDisk || !claiming && len(t.ids) == 0 {
 		batch.Queue(sqlNoWait)
 	}
+	if changed := t.changed(); len(changed) > 0 {
+		batch.Queue(o.sql.lock, changed)
+	}
 	o.queueResults(&batch, t)
 	for part := range slices.Chunk(t.extend, chunk) {
 		ids, numbers := keys(part)
@@ -147,6 +150,18 @@ func (o *Outbox) queueDiscover(batch *pgx.Batch, l *lanes, found *[]laneKey) {
 		})
 		return err
 	})
+}
+
+// changed returns the ids of the entries whose results or extensions the turn stores, in order.
+func (t *turn) changed() (ids []string) {
+	for _, s := range t.settle {
+		ids = append(ids, s.claim.ID)
+	}
+	for _, c := range t.extend {
+		ids = append(ids, c.ID)
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 // queueResults queues the statements that store results, and unblocks the next entries of their subjects.
