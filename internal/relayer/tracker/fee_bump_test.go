@@ -60,6 +60,9 @@ func TestBump_CanceledMeanwhile_StaysCanceled(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return f.latest(last).Purpose == relayer.PurposeNoop }, 2*time.Minute, 10*time.Millisecond)
 	require.Equal(t, relayer.PurposeNoop, f.latest(tx).Purpose)
+	for _, canceled := range []*relayer.Transaction{tx, other, last} { // a block before that would mine the original
+		f.noopIsSent(canceled)
+	}
 	for _, canceled := range []*relayer.Transaction{tx, other, last} {
 		f.commitUntil(canceled, relayer.Canceled)
 	}
