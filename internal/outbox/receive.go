@@ -2,7 +2,9 @@ package outbox
 
 import (
 	"context"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // acknowledgeTimeout limits an acknowledgement. A message that is not acknowledged arrives again, and is then acknowledged.
@@ -33,6 +35,10 @@ func (w *Worker) receive(ctx context.Context) {
 		}
 	}
 }
+
+// storable reports whether the table may have an id. Postgres refuses others, and with them the turn and all its claims. Another program
+// may have sent them.
+func storable(id string) bool { return utf8.ValidString(id) && !strings.ContainsRune(id, 0) }
 
 // acknowledge ends messages after the turn that claimed their entries. Those of the others are finished, claimed, delayed or
 // unknown, so their messages end, too.

@@ -285,9 +285,11 @@ func (w *Worker) turn(ctx context.Context, claiming bool) (more bool, err error)
 	}
 	w.mu.Unlock()
 	for _, m := range messages {
-		t.ids = append(t.ids, m.ID)
+		if storable(m.ID) {
+			t.ids = append(t.ids, m.ID)
+		}
 	}
-	if t.most == 0 && len(t.ids) == 0 && len(t.settle) == 0 && len(t.extend) == 0 {
+	if t.most == 0 && len(messages) == 0 && len(t.settle) == 0 && len(t.extend) == 0 {
 		return false, nil
 	}
 

@@ -55,9 +55,13 @@ func Run(t *testing.T, s Setup) {
 			test(s.env(t))
 		})
 	}
-	if s.Transport == nil {
-		return
+	if s.Transport != nil {
+		RunBroker(t, s)
 	}
+}
+
+// RunBroker runs the tests of the kit that are about a broker.
+func RunBroker(t *testing.T, s Setup) {
 	for name, test := range map[string]func(*env){
 		"Broker_Unavailable_GoesOn":                   brokerUnavailable,
 		"Broker_MessagesOfNoWork_Acknowledged":        strayMessages,

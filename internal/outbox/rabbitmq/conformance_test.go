@@ -1,0 +1,50 @@
+package rabbitmq_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/outbox/outboxtest"
+	"github.com/rollcall-dev/rollcall/internal/outbox/rabbitmq"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	testrabbitmq "github.com/rollcall-dev/rollcall/internal/testutil/rabbitmq"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(testrabbitmq.Main(m))) }
+
+// opener returns a function that returns transports: those of one test have one queue.
+func opener() func(testing.TB) outbox.Transport {
+	var mu sync.Mutex
+	urls := map[string]string{}
+	return func(t testing.TB) outbox.Transport {
+		mu.Lock()
+		defer mu.Unlock()
+		if urls[t.Name()] == "" {
+			urls[t.Name()] = testrabbitmq.URL(t) + "?queue=relay-" + uuid.NewString()
+		}
+		return open(t, urls[t.Name()])
+	}
+}
+
+func open(t testing.TB, url string) *rabbitmq.Transport {
+	t.Helper()
+	tr, err := rabbitmq.New(url, 21) // the tests hold up to 21 messages
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	return tr
+}
+
+func TestTransport_Conforms(t *testing.T) {
+	t.Parallel()
+	outboxtest.RunTransport(t, opener())
+}
+
+func TestOutbox_Conforms(t *testing.T) {
+	t.Parallel()
+	outboxtest.RunBroker(t, outboxtest.Setup{Table: outbox.Table{Name: "works"}, Transport: opener()})
+}
