@@ -217,3 +217,11 @@ func age(since time.Time) string {
 		return fmt.Sprintf("%dd", int(d.Hours()/24))
 	}
 }
+
+// refused is the result of what was certainly not done.
+func refused(subject, why string) ActionResult { return unchanged(subject, errors.New(why)) }
+
+// unchanged is the result of an error that preceded any change.
+func unchanged(subject string, err error) ActionResult {
+	return ActionResult{Subject: subject, Outcome: admin.NotDone, Detail: err.Error(), err: err}
+}

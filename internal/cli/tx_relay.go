@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/admin"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
@@ -25,7 +26,7 @@ type relayFlags struct {
 }
 
 // open connects; the context ends with the timeout, and end releases both.
-func (f *relayFlags) open(ctx context.Context) (_ *store.Store, db *pgxpool.Pool, _ context.Context, end func(), err error) {
+func (f *relayFlags) open(ctx context.Context) (_ *admin.Admin, db *pgxpool.Pool, _ context.Context, end func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
 	db, err = f.Open(ctx)
 	if err != nil {
@@ -39,7 +40,7 @@ func (f *relayFlags) open(ctx context.Context) (_ *store.Store, db *pgxpool.Pool
 			return nil, nil, nil, nil, schemaError(err)
 		}
 	}
-	return store.New(db, store.Config{Enqueue: queue.EnqueueSQL}), db, ctx, end, nil
+	return &admin.Admin{Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL})}, db, ctx, end, nil
 }
 
 // relayTransaction is a transaction of the relay path with its changes, for scripts.
@@ -79,12 +80,20 @@ type relayChange struct {
 	At       time.Time       `json:"at"`
 }
 
-func relayTransactionOf(tx *dispatch.Transaction) relayTransaction {
-	return relayTransaction{
+func relayTransactionOf(r admin.Record) relayTransaction {
+	tx := r.Transaction
+	t := relayTransaction{
 		ID: tx.ID, Client: tx.Client, ClientID: tx.ClientID, Kind: tx.Kind, Status: tx.Status, Reason: tx.Reason, Revision: tx.Revision,
 		To: tx.To.Hex(), Value: tx.Value.String(), Relayer: tx.Relayer, URL: tx.URL, RelayerTx: tx.RelayerTx, IdempotencyKey: tx.RelayerKey(),
 		Hash: text(tx.Hash), CreatedAt: tx.CreatedAt, UpdatedAt: tx.UpdatedAt,
 	}
+	for _, c := range r.Changes {
+		t.Changes = append(t.Changes, relayChange{c.Revision, c.Status, c.Reason, c.Relayer, c.At})
+	}
+	for _, l := range r.Late {
+		t.Late = append(t.Late, relayAcceptance{l.Relayer, l.URL, l.RelayerTx})
+	}
+	return t
 }
 
 // table prints a transaction with its changes.
@@ -116,27 +125,12 @@ func (t *relayTransaction) table(w io.Writer) {
 }
 
 // readRelayTransaction returns a transaction with its changes.
-func readRelayTransaction(ctx context.Context, s *store.Store, id uuid.UUID) (*dispatch.Transaction, relayTransaction, error) {
-	tx, err := s.ByID(ctx, id)
+func readRelayTransaction(ctx context.Context, a *admin.Admin, id uuid.UUID) (admin.Record, error) {
+	r, err := a.Record(ctx, id)
 	if errors.Is(err, dispatch.ErrNotFound) {
-		return nil, relayTransaction{}, WithFix(fmt.Errorf("%s: %w", id, err), "List them with \"rollcall tx relay\"; a client's own id is not this one.")
+		err = WithFix(fmt.Errorf("%s: %w", id, err), "List them with \"rollcall tx relay\"; a client's own id is not this one.")
 	}
-	if err != nil {
-		return nil, relayTransaction{}, err
-	}
-	t := relayTransactionOf(tx)
-	changes, err := s.History(ctx, id)
-	for _, c := range changes {
-		t.Changes = append(t.Changes, relayChange{c.Revision, c.Status, c.Reason, c.Relayer, c.At})
-	}
-	if err != nil {
-		return tx, t, err
-	}
-	late, err := s.LateOf(ctx, id)
-	for _, l := range late {
-		t.Late = append(t.Late, relayAcceptance{l.Relayer, l.URL, l.RelayerTx})
-	}
-	return tx, t, err
+	return r, err
 }
 
 // txRelayCmd shows the relay path's transactions.
@@ -167,7 +161,7 @@ func joined[S ~string](all []S) string {
 }
 
 func (c *txRelayCmd) Run(ctx context.Context, con *Console) error {
-	s, _, ctx, end, err := c.open(ctx)
+	a, _, ctx, end, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -180,20 +174,20 @@ func (c *txRelayCmd) Run(ctx context.Context, con *Console) error {
 		for _, status := range c.Status {
 			f.Statuses = append(f.Statuses, dispatch.Status(status))
 		}
-		found, err := s.List(ctx, f)
+		found, err := a.Store.List(ctx, f)
 		if err != nil {
 			return err
 		}
 		for _, tx := range found {
-			list.Transactions = append(list.Transactions, relayTransactionOf(tx))
+			list.Transactions = append(list.Transactions, relayTransactionOf(admin.Record{Transaction: tx}))
 		}
 	}
 	for _, id := range c.ID {
-		_, t, err := readRelayTransaction(ctx, s, id)
+		r, err := readRelayTransaction(ctx, a, id)
 		if err != nil {
 			return err
 		}
-		list.Transactions = append(list.Transactions, t)
+		list.Transactions = append(list.Transactions, relayTransactionOf(r))
 	}
 	return c.Print(con.Stdout, list, func(w io.Writer) {
 		if len(c.ID) > 0 {

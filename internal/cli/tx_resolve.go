@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/admin"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
-	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 )
 
 // txResolveCmd ends a transaction, or gives it another course, by an operator's decision.
@@ -52,31 +51,28 @@ func (c *txResolveCmd) Check(p *config.Problems) {
 }
 
 func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
-	s, _, limited, end, err := c.open(ctx)
+	a, _, limited, end, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	tx, shown, err := readRelayTransaction(limited, s, c.ID)
+	record, err := readRelayTransaction(limited, a, c.ID)
 	if err != nil {
 		return err
 	}
+	tx, shown := record.Transaction, relayTransactionOf(record)
 	if !c.decided() {
 		if err := c.Print(con.Stdout, shown, shown.table); err != nil {
 			return err
 		}
-		if tx.Status == dispatch.Unknown || tx.Status.AtRelayer() || tx.Status == dispatch.Submitting && time.Since(tx.QuietSince) > store.ResolvableAfter {
+		if admin.Waits(tx) {
 			fmt.Fprintf(con.Stderr, "decide: rollcall tx resolve %s with --relayer-tx ID, --executed HASH, --retry or --failed\n", c.ID)
 		}
 		return nil
 	}
-	switch {
-	case tx.Status.Final():
-		return fmt.Errorf("%s is %s, which is final: there is nothing to resolve", c.ID, tx.Status)
-	case tx.Status == dispatch.Queued && c.Retry:
-		return fmt.Errorf("%s is queued already: a consumer submits it", c.ID)
-	case tx.Status == dispatch.Queued && c.RelayerTx != nil:
-		return fmt.Errorf("%s is queued, so no relayer of its row can have it: use --executed or --failed", c.ID)
+	decision, detail := c.decision()
+	if err := admin.Fits(tx, decision); err != nil {
+		return err
 	}
 	if err := confirm(ctx, con, c.OutputFlags, c.Yes, shown.table, c.question(tx)); err != nil {
 		return err
@@ -84,7 +80,12 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 	// A person may have taken long.
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	return report(con, c.OutputFlags, []ActionResult{c.resolve(limited, s, tx)}, "rollcall tx relay "+c.ID.String())
+	err = a.Resolve(limited, tx, decision, operatorName())
+	result := resultOf(c.ID.String(), detail, err)
+	if errors.Is(err, admin.ErrChanged) {
+		result = unchanged(c.ID.String(), err)
+	}
+	return report(con, c.OutputFlags, []ActionResult{result}, "rollcall tx relay "+c.ID.String())
 }
 
 // decided reports whether the operator gave a decision.
@@ -107,30 +108,16 @@ func (c *txResolveCmd) question(tx *dispatch.Transaction) string {
 	}
 }
 
-func (c *txResolveCmd) resolve(ctx context.Context, s *store.Store, tx *dispatch.Transaction) ActionResult {
-	id := tx.ID.String()
-	d, detail := store.Resolution{Retry: c.Retry, Failed: c.Failed}, "failed"
+// decision returns the decision, and its result.
+func (c *txResolveCmd) decision() (d store.Resolution, result string) {
 	switch {
-	case c.RelayerTx != nil && tx.RelayerTx != "":
-		return refused(id, fmt.Sprintf("its relayer had it as %s: use --executed, --retry or --failed", tx.RelayerTx))
 	case c.RelayerTx != nil:
-		d.RelayerTx, detail = *c.RelayerTx, "submitted, as "+*c.RelayerTx
+		return store.Resolution{RelayerTx: *c.RelayerTx}, "submitted, as " + *c.RelayerTx
 	case c.Executed != nil:
-		d.Executed, detail = new(common.HexToHash(*c.Executed)), "confirmed, as "+*c.Executed
+		return store.Resolution{Executed: new(common.HexToHash(*c.Executed))}, "confirmed, as " + *c.Executed
 	case c.Retry:
-		detail = "queued again"
+		return store.Resolution{Retry: true}, "queued again"
+	default:
+		return store.Resolution{Failed: true}, "failed"
 	}
-	done, err := s.Resolve(ctx, tx, d, operatorName()+" decided")
-	if err == nil && !done {
-		return refused(id, "a consumer submits it now, or has changed it: look at it, and repeat the command after two minutes")
-	}
-	return resultOf(id, detail, err)
-}
-
-// refused is the result of what was certainly not done.
-func refused(subject, why string) ActionResult { return unchanged(subject, errors.New(why)) }
-
-// unchanged is the result of an error that preceded any change.
-func unchanged(subject string, err error) ActionResult {
-	return ActionResult{Subject: subject, Outcome: admin.NotDone, Detail: err.Error(), err: err}
 }

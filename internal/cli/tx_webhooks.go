@@ -38,11 +38,11 @@ func (f *webhookFlags) filter(state webhook.State) webhook.Filter {
 
 // openWebhooks connects; the context ends with the timeout, and end releases both.
 func (f *relayFlags) openWebhooks(ctx context.Context) (*store.Store, *webhook.Outbox, context.Context, func(), error) {
-	s, db, ctx, end, err := f.open(ctx)
+	a, db, ctx, end, err := f.open(ctx)
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
-	return s, webhook.NewOutbox(db, store.Webhooks()), ctx, end, nil
+	return a.Store, webhook.NewOutbox(db, store.Webhooks()), ctx, end, nil
 }
 
 // checkTransaction returns an error if there is no such transaction.

@@ -11,6 +11,7 @@
 //	fleet       the live relayers by Redis, their load, and the choice among them
 //	upstream    the HTTP client of one relayer
 //	reconciler  asks relayers about transactions without news
+//	admin       the operator's functions: a transaction's record, decisions about it
 //	forward     ERC-2771 requests: signatures and calldata
 //
 // # Statuses

@@ -1,0 +1,74 @@
+// Package admin has the operators' functions for the transactions of the relay path. It works on their store, and no role has to run.
+//
+// The commands tx relay and tx resolve call it.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
+)
+
+// Admin works on the transactions of a store. It is safe for concurrent use.
+type Admin struct{ Store *store.Store }
+
+// Record is a transaction with all that is known about it.
+type Record struct {
+	*dispatch.Transaction
+	Changes []store.Change
+	// Late are relayers that have accepted it late, and may execute it, too.
+	Late []dispatch.Route
+}
+
+// Record returns a transaction. It fails with [dispatch.ErrNotFound].
+func (a *Admin) Record(ctx context.Context, id uuid.UUID) (r Record, err error) {
+	if r.Transaction, err = a.Store.ByID(ctx, id); err != nil {
+		return r, err
+	}
+	if r.Changes, err = a.Store.History(ctx, id); err != nil {
+		return r, err
+	}
+	r.Late, err = a.Store.LateOf(ctx, id)
+	return r, err
+}
+
+// Waits reports whether a transaction waits for an operator's decision, or may never end without one.
+func Waits(tx *dispatch.Transaction) bool {
+	return tx.Status == dispatch.Unknown || tx.Status.AtRelayer() ||
+		tx.Status == dispatch.Submitting && time.Since(tx.QuietSince) > store.ResolvableAfter
+}
+
+// Fits returns nil if a decision fits a transaction, and otherwise the reason why not. [Admin.Resolve] decides with the locked row;
+// this is for a question before.
+func Fits(tx *dispatch.Transaction, d store.Resolution) error {
+	switch {
+	case tx.Status.Final():
+		return fmt.Errorf("%s is %s, which is final: there is nothing to resolve", tx.ID, tx.Status)
+	case tx.Status == dispatch.Queued && d.Retry:
+		return fmt.Errorf("%s is queued already: a consumer submits it", tx.ID)
+	case tx.Status == dispatch.Queued && d.RelayerTx != "":
+		return fmt.Errorf("%s is queued, so no relayer of its row can have it: it was executed, or failed", tx.ID)
+	case d.RelayerTx != "" && tx.RelayerTx != "":
+		return fmt.Errorf("its relayer had it as %s: it was executed, failed, or is to be queued again", tx.RelayerTx)
+	}
+	return nil
+}
+
+// ErrChanged means that the row is not as the operator saw it, or that a consumer has its lease. Nothing was changed.
+var ErrChanged = errors.New("a consumer submits it now, or has changed it: look at it, and repeat the command after two minutes")
+
+// Resolve applies an operator's decision to a transaction as the operator saw it. by is the operator, for the client's reason.
+// It fails with [ErrChanged]. The outcome of another error may be unknown; call [Fits] before.
+func (a *Admin) Resolve(ctx context.Context, tx *dispatch.Transaction, d store.Resolution, by string) error {
+	done, err := a.Store.Resolve(ctx, tx, d, by+" decided")
+	if err == nil && !done {
+		return ErrChanged
+	}
+	return err
+}
