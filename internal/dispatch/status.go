@@ -1,6 +1,9 @@
 package dispatch
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Status is the status of a transaction. The package's documentation describes each.
 type Status string
@@ -36,3 +39,29 @@ func (s Status) Final() bool {
 
 // AtRelayer reports whether a relayer has accepted the transaction and has not finished it.
 func (s Status) AtRelayer() bool { return s == Submitted || s == Mined }
+
+// rank orders statuses for reports without a revision and of the same time.
+func (s Status) rank() int {
+	switch s {
+	case Unknown:
+		return 0
+	case Submitted:
+		return 1
+	case Mined:
+		return 2
+	default:
+		return 3
+	}
+}
+
+// StatusAt returns the status for a relayer's word in any case, and reports whether it is one of a relayer's statuses. A relayer that has
+// accepted a transaction reports it as pending and sent first.
+func StatusAt(relayer string) (s Status, ok bool) {
+	switch s = Status(strings.ToLower(relayer)); s {
+	case "pending", "sent":
+		s = Submitted
+	case "cancelled": //nolint:misspell // some documents spell it so
+		s = Canceled
+	}
+	return s, s.AtRelayer() || s.Final()
+}

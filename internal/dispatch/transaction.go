@@ -73,6 +73,8 @@ type Transaction struct {
 	// process, if that is later. These two are on this process's clock, the others on the database's; zero if the transaction was not
 	// read from there.
 	ChangedAt, QuietSince time.Time
+
+	Evidence
 }
 
 // RelayerKey is the idempotency key at relayers. After a withdrawal it is another one: the former one names what was canceled.
@@ -182,4 +184,17 @@ type Update struct {
 	// Call is the receiver, value and data that the report contains; nil if it does not contain all of them. A relayer may use the nonce
 	// of a transaction for another call, such as a no-op, and report that as mined.
 	Call *Call
+	// CallDigest is the digest of Call where only that is known.
+	CallDigest *[sha256.Size]byte
+}
+
+// digest returns the digest of the reported call; ok is false if the report does not contain all of it.
+func (u *Update) digest() (digest [sha256.Size]byte, ok bool) {
+	switch {
+	case u.Call != nil:
+		return u.Call.Digest(), true
+	case u.CallDigest != nil:
+		return *u.CallDigest, true
+	}
+	return digest, false
 }

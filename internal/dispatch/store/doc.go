@@ -2,7 +2,8 @@
 // database alone.
 //
 // A row is the authority on its transaction; a message of the queue only names it. Each change of a row, its history, and the
-// webhook that reports it to the client are one statement, and so one database transaction.
+// webhook that reports it to the client are one statement, and so one database transaction. The methods of [dispatch.Transaction] decide
+// about changes under the locks of the rows; statements that compare and swap a lease or a submission decide by themselves.
 //
 // # The chain
 //
@@ -28,11 +29,8 @@
 //
 // # Reports
 //
-// Apply stores relayers' reports. A report of a transaction that no row has is kept, and applied once the row has the
-// relayer's id. Reports are ordered by the relayer's revision or, if it has none, by their time; an older one changes nothing. One
-// without both only moves a transaction forward. The answer to a question counts whatever its revision, unless another report came after
-// the question: the relayer may have been restored from a backup. A report without the row's id changes no row if two rows have its
-// relayer's id. A final status never changes.
+// Apply stores relayers' reports; [dispatch.Transaction.Apply] decides which of them count. A report of a transaction that no row has is
+// kept, and applied once the row has the relayer's id. A report without the row's id changes no row if two rows have its relayer's id.
 //
 // The store does not guarantee that a report is kept for more than a day.
 package store

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -13,7 +12,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 )
 
-// pool returns an expression for the set of relayers within which a relayer's id names one transaction.
+// pool returns the expression for [dispatch.Route.Pool] of a row.
 func pool(row string) string {
 	return `coalesce(nullif(` + row + `.scope, ''), ` + row + `.relayer)`
 }
@@ -38,22 +37,7 @@ const maxLate = 200
 // TakeLate returns late acceptances whose relayers are to be asked now, and postpones their next check. A queued transaction is given
 // to the relayer that has accepted it late, because no other one has it.
 func (s *Store) TakeLate(ctx context.Context) ([]Late, error) {
-	// Another process may settle a late acceptance until its transaction is locked, so it is locked, and read again, after that.
-	if _, err := s.db.Exec(ctx, `WITH free AS MATERIALIZED (
-			SELECT id FROM relay_transactions WHERE id = ANY(ARRAY(SELECT tx FROM relay_late_acceptances WHERE NOT settled)) AND status = 'queued'
-			ORDER BY id FOR UPDATE
-		), unsettled AS MATERIALIZED (
-			SELECT l.* FROM free f JOIN relay_late_acceptances l ON l.tx = f.id WHERE NOT l.settled FOR UPDATE OF l
-		), late AS (
-			SELECT DISTINCT ON (tx) * FROM unsettled ORDER BY tx, received_at, relayer_tx
-		), changed AS (
-			UPDATE relay_transactions t SET status = 'submitted', status_reason = 'accepted late', relayer = l.relayer, relayer_url = l.relayer_url,
-				relayer_id = l.relayer_id, scope = l.scope, relayer_tx = l.relayer_tx, outstanding = true, submitted_at = now(),
-				attempts = t.attempts + 1, revision = t.revision + 1, updated_at = now(), check_at = now(), checks = 0
-			FROM late l WHERE t.id = l.tx RETURNING t.*
-		), taken AS (
-			DELETE FROM relay_late_acceptances l USING changed c WHERE (l.tx, l.pool, l.relayer_tx) = (c.id, `+pool("c")+`, c.relayer_tx)
-		)`+record+`SELECT`); err != nil {
+	if err := pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error { return giveToLate(ctx, db) }); err != nil {
 		return nil, fmt.Errorf("give transactions to relayers that accepted them late: %w", err)
 	}
 	rows, err := s.db.Query(ctx, `WITH due AS (
@@ -95,33 +79,67 @@ func (s *Store) TakeLate(ctx context.Context) ([]Late, error) {
 	return taken, nil
 }
 
+// giveToLate gives queued transactions to the first ones of the relayers that have accepted them late.
+func giveToLate(ctx context.Context, db pgx.Tx) error {
+	const unsettled = `SELECT tx FROM relay_late_acceptances WHERE NOT settled`
+	rows, err := db.Query(ctx, `SELECT id FROM relay_transactions WHERE id = ANY(ARRAY(`+unsettled+`)) AND status = 'queued'`)
+	if err != nil {
+		return err
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	// Another process may settle a late acceptance until its transaction is locked, so it is read after that.
+	batch, writes, locked := new(pgx.Batch), new(pgx.Batch), map[uuid.UUID]*dispatch.Transaction{}
+	var changes []change
+	queueLock(batch, byID, `true`, locked, ids)
+	batch.Queue(`SELECT DISTINCT ON (tx) tx, relayer, relayer_url, relayer_id, scope, relayer_tx FROM relay_late_acceptances
+		WHERE tx = ANY($1) AND NOT settled ORDER BY tx, received_at, relayer_tx`, ids).Query(func(rows pgx.Rows) error {
+		var id uuid.UUID
+		var by dispatch.Route
+		_, err := pgx.ForEachRow(rows, []any{&id, &by.Relayer, &by.URL, &by.RelayerID, &by.Scope, &by.RelayerTx}, func() error {
+			if tx := locked[id]; tx != nil {
+				if next, ok := tx.AcceptLate(by); ok {
+					changes = append(changes, change{tx, next})
+					writes.Queue(forgetAcceptance, id, by.Pool(), by.RelayerTx)
+				}
+			}
+			return nil
+		})
+		return err
+	})
+	if err := db.SendBatch(ctx, batch).Close(); err != nil || len(changes) == 0 {
+		return err
+	}
+	queueChanges(writes, changes)
+	return db.SendBatch(ctx, writes).Close()
+}
+
 // SettleLate ends a late acceptance, because its relayer has finished the transaction. executed is the hash under which it was executed;
 // nil if it was not. An executed transaction becomes confirmed unless it is final, whatever another relayer has of it. SettleLate reports
 // whether that changed it.
-func (s *Store) SettleLate(ctx context.Context, l *Late, executed *common.Hash) (bool, error) {
-	var hash []byte
-	if executed != nil {
-		hash = executed[:]
-	}
-	var n int
-	err := s.db.QueryRow(ctx, `WITH former AS MATERIALIZED (
-			SELECT id, relayer, relayer_tx FROM relay_transactions WHERE id = $1 FOR UPDATE
-		), changed AS (
-			UPDATE relay_transactions t SET status = 'confirmed', tx_hash = $3, open = false, outstanding = false, withdrawing = false, holder = NULL,
-				held_until = '-infinity', status_reason = 'executed by ' || $4 || ' as ' || $5 || CASE WHEN f.relayer = '' THEN ''
-					ELSE '; ' || f.relayer || coalesce(' has it as ' || f.relayer_tx, ' may have it') || ', and may execute it again' END,
-				relayer = $4, relayer_url = $6, relayer_id = $7, scope = $8, relayer_tx = $5, revision = t.revision + 1, updated_at = now()
-			FROM former f WHERE t.id = f.id AND t.open AND $3::bytea IS NOT NULL RETURNING t.*
-		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed)
-		), settled AS (
-			UPDATE relay_late_acceptances l SET settled = true FROM former f
-			WHERE l.tx = f.id AND l.pool = $2 AND l.relayer_tx = $5
-		)`+record+` SELECT count(*) FROM changed`,
-		l.Transaction.ID, poolOf(&l.Route), hash, l.Route.Relayer, l.Route.RelayerTx, l.Route.URL, l.Route.RelayerID, l.Route.Scope).Scan(&n)
-	if err != nil {
+func (s *Store) SettleLate(ctx context.Context, l *Late, executed *common.Hash) (changed bool, err error) {
+	id := l.Transaction.ID
+	if err = pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error {
+		tx, err := lockOne(ctx, db, id, `true`)
+		if err != nil || tx == nil {
+			return err
+		}
+		batch := new(pgx.Batch)
+		if executed != nil {
+			var next dispatch.Transaction
+			if next, changed = tx.ExecuteLate(l.Route, *executed); changed {
+				queueChanges(batch, []change{{tx, next}})
+				batch.Queue(forgetCalls, []uuid.UUID{id})
+			}
+		}
+		batch.Queue(`UPDATE relay_late_acceptances SET settled = true WHERE (tx, pool, relayer_tx) = ($1, $2, $3)`, id, l.Route.Pool(), l.Route.RelayerTx)
+		return db.SendBatch(ctx, batch).Close()
+	}); err != nil {
 		return false, fmt.Errorf("settle a late acceptance: %w", err)
 	}
-	return n > 0, nil
+	return changed, nil
 }
 
 // LateOf returns the late acceptances of a transaction that are not settled, for operators.
@@ -137,6 +155,3 @@ func (s *Store) LateOf(ctx context.Context, id uuid.UUID) ([]dispatch.Route, err
 	}
 	return late, nil
 }
-
-// poolOf is what [pool] is in SQL.
-func poolOf(r *dispatch.Route) string { return cmp.Or(r.Scope, r.Relayer) }

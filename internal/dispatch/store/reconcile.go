@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -67,10 +66,7 @@ func (s *Store) TakeDue(ctx context.Context, limit int, since time.Duration, exc
 
 // Enqueue adds a message for each of the transactions that no relayer has accepted. A second message is harmless.
 func (s *Store) Enqueue(ctx context.Context, ids []uuid.UUID) error {
-	_, err := s.db.Exec(ctx, `WITH changed AS (
-			SELECT id FROM relay_transactions WHERE id = ANY($1) AND status IN ('queued', 'submitting')
-		), queue AS (`+s.cfg.Enqueue("changed")+`) SELECT`, ids)
-	if err != nil {
+	if _, err := s.db.Exec(ctx, s.enqueue, ids); err != nil {
 		return fmt.Errorf("enqueue transactions: %w", err)
 	}
 	return nil
@@ -112,17 +108,8 @@ func (s *Store) Lose(ctx context.Context, at dispatch.Submission, reason string)
 	return n > 0, nil
 }
 
-// Resolution is an operator's decision about a transaction that is not final. One member is set.
-type Resolution struct {
-	// Retry queues it again, because no relayer has it. Its idempotency key stays the same unless a relayer had accepted it.
-	Retry bool
-	// Failed ends it: it is not to be sent any more.
-	Failed bool
-	// Executed is the hash under which the chain has executed it.
-	Executed *common.Hash
-	// RelayerTx is the id under which the relayer of its row has it.
-	RelayerTx string
-}
+// Resolution is an operator's decision about a transaction that is not final.
+type Resolution = dispatch.Resolution
 
 // ResolvableAfter is how long the last request of a transaction that is submitting must be over until an operator can decide about it.
 // Before, its relayer may still process the request, and the consumers ask for it. With a CONSUMER_RELAYER_TIMEOUT above 40 s the
@@ -132,40 +119,29 @@ const ResolvableAfter = 2 * time.Minute
 // Resolve applies an operator's decision to a transaction that is not final, and has not been submitting for less than ResolvableAfter.
 // It reports false, and changes nothing, if the row is not as tx any more, a consumer has its lease, or the decision does not fit: a
 // queued one cannot be queued again, and RelayerTx needs a relayer that has not given it an id yet.
-func (s *Store) Resolve(ctx context.Context, tx *dispatch.Transaction, d Resolution, reason string) (bool, error) {
-	var set string
-	var hash []byte
-	switch {
-	case d.Retry:
-		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '', relayer_tx = NULL, submitted_at = NULL,
-			outstanding = false, reported_revision = 0, reported_at = '-infinity', withdrawn = withdrawn + CASE WHEN relayer_tx IS NULL THEN 0 ELSE 1 END`
-	case d.Failed:
-		set = `status = 'failed', open = false, outstanding = false`
-	case d.Executed != nil:
-		hash = d.Executed[:]
-		set = `status = 'confirmed', open = false, outstanding = false`
-	default:
-		set = `status = 'submitted', outstanding = true, submitted_at = now(), relayer_tx = $6`
-	}
-	var n int
-	err := s.db.QueryRow(ctx, `WITH changed AS (
-			UPDATE relay_transactions t SET `+set+`, tx_hash = CASE WHEN $7 THEN NULL ELSE coalesce($5, tx_hash) END, status_reason = $3,
-				revision = revision + 1, updated_at = now(), checks = 0, check_at = now(), holder = NULL, held_until = '-infinity', withdrawing = false
-			WHERE id = $1 AND revision = $2 AND open AND held_until <= now()
-				AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $4::interval)
-				AND NOT ($7 AND status = 'queued') AND ($6 = '' OR relayer_tx IS NULL) RETURNING t.*
-		), former AS (
-			INSERT INTO relay_late_acceptances AS known (tx, pool, relayer_tx, relayer, relayer_url, relayer_id, scope, settled)
-			SELECT id, $8, $9, $10, $11, $12, $13, true FROM changed WHERE status = 'queued' AND $9 <> ''
-			ON CONFLICT (tx, pool, relayer_tx) DO UPDATE SET settled = true
-		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed))`+record+` SELECT count(*) FROM changed`,
-		tx.ID, tx.Revision, bounded(reason), ResolvableAfter, hash, d.RelayerTx, d.Retry || d.RelayerTx != "",
-		poolOf(&tx.Route), tx.RelayerTx, tx.Relayer, tx.URL, tx.RelayerID, tx.Scope).Scan(&n)
-	if err != nil {
+func (s *Store) Resolve(ctx context.Context, tx *dispatch.Transaction, d Resolution, reason string) (done bool, err error) {
+	if err = pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error {
+		locked, err := lockOne(ctx, db, tx.ID, `revision = $2 AND held_until <= now()
+			AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $3::interval)`, tx.Revision, ResolvableAfter)
+		if err != nil || locked == nil {
+			return err
+		}
+		var next dispatch.Transaction
+		if next, done = locked.Resolve(d, bounded(reason)); !done {
+			return nil
+		}
+		batch := new(pgx.Batch)
+		queueChanges(batch, []change{{locked, next}})
+		batch.Queue(forgetCalls, []uuid.UUID{tx.ID})
+		if d.Retry {
+			if locked.RelayerTx != "" {
+				queueAcceptance(batch, tx.ID, &locked.Route, true, false)
+			}
+			batch.Queue(s.enqueue, []uuid.UUID{tx.ID})
+		}
+		return db.SendBatch(ctx, batch).Close()
+	}); err != nil {
 		return false, fmt.Errorf("resolve a transaction: %w", err)
 	}
-	if n > 0 && d.Retry {
-		return true, s.Enqueue(ctx, []uuid.UUID{tx.ID})
-	}
-	return n > 0, nil
+	return done, nil
 }

@@ -30,9 +30,9 @@ type Config struct {
 
 // Store gives access to the transactions. It is safe for concurrent use.
 type Store struct {
-	db    *pgxpool.Pool
-	cfg   Config
-	apply string // SQL that applies reports
+	db      *pgxpool.Pool
+	cfg     Config
+	enqueue string // SQL that queues those of an array of ids that no relayer has accepted
 
 	chain atomic.Uint64 // of the transactions; 0 until it was read
 }
@@ -48,7 +48,9 @@ func New(db *pgxpool.Pool, cfg Config) *Store {
 	if cfg.Targets == nil {
 		cfg.Targets = []string{}
 	}
-	return &Store{db: db, cfg: cfg, apply: applySQL(cfg.Enqueue("requeued"))}
+	return &Store{db: db, cfg: cfg, enqueue: `WITH changed AS (
+			SELECT id FROM relay_transactions WHERE id = ANY($1) AND status IN ('queued', 'submitting')
+		), queue AS (` + cfg.Enqueue("changed") + `) SELECT`}
 }
 
 // record is the end of each statement that changes transactions. "changed" has the changed rows. Clients get no webhook for

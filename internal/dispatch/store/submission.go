@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -197,60 +198,89 @@ type Acceptance struct {
 // as a late one, and the reconciler asks its relayer and the row's. One of a relayer without idempotency keys, with an id that is another
 // row's submission, maybe a former one, changes nothing: a lookup has found the other row's.
 func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
-	n := len(accepted)
-	ids, hashes, attempts := make([]uuid.UUID, n), make([][]byte, n), make([]int32, n)
-	relayers, urls, relayerIDs, scopes, txs := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-	for i, a := range accepted {
-		ids[i], attempts[i], txs[i] = a.ID, int32(a.Attempt), a.Route.RelayerTx
-		relayers[i], urls[i], relayerIDs[i], scopes[i] = a.Route.Relayer, a.Route.URL, a.Route.RelayerID, a.Route.Scope
-		if a.Hash != nil {
-			hashes[i] = a.Hash[:]
-		}
-	}
-	batch := new(pgx.Batch)
-	// A keyless relayer's id may be stored for two rows at a time, by a lookup and by a late answer. The second one has to see the first.
-	batch.Queue(`SELECT pg_advisory_xact_lock(key) FROM (SELECT DISTINCT hashtextextended(relayer_tx, 0) AS key
-		FROM unnest($1::text[], $2::text[]) AS a (relayer_tx, scope) WHERE scope = '' ORDER BY key) keys`, txs, scopes)
-	batch.Queue(`WITH asked AS MATERIALIZED (
-			SELECT *, `+pool("a")+` AS pool FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::int[])
-				WITH ORDINALITY AS a (id, relayer, url, relayer_id, scope, relayer_tx, tx_hash, attempt, n)
-		), locked AS MATERIALIZED (
-			SELECT t.id, t.status, t.attempts, t.relayer_tx, `+pool("t")+` AS pool FROM relay_transactions t
-			WHERE t.id = ANY($1) ORDER BY t.id FOR UPDATE OF t
-		), owned AS MATERIALIZED (
-			SELECT t.id, t.relayer_tx, `+pool("t")+` AS pool FROM relay_transactions t WHERE t.relayer_tx = ANY($6)
-			UNION ALL SELECT tx, relayer_tx, pool FROM relay_late_acceptances WHERE relayer_tx = ANY($6)
-		), others AS (
-			SELECT a.n FROM asked a WHERE EXISTS (SELECT FROM owned o WHERE (o.relayer_tx, o.pool) = (a.relayer_tx, a.pool) AND o.id <> a.id)
-		), present AS MATERIALIZED (
-			SELECT DISTINCT ON (a.id) a.* FROM asked a JOIN locked t USING (id)
-			WHERE t.relayer_tx IS NULL AND t.attempts = a.attempt AND t.status IN ('submitting', 'unknown')
-				AND (a.scope <> '' OR a.n NOT IN (SELECT n FROM others)) ORDER BY a.id, a.n
-		), changed AS (
-			UPDATE relay_transactions t SET status = 'submitted', status_reason = '', relayer = a.relayer, relayer_url = a.url,
-				relayer_id = a.relayer_id, scope = a.scope, relayer_tx = a.relayer_tx, tx_hash = a.tx_hash, outstanding = true, holder = NULL,
-				held_until = '-infinity', submitted_at = now(), revision = t.revision + 1, updated_at = now(),
-				check_at = now(), checks = 0
-			FROM present a WHERE t.id = a.id RETURNING t.*
-		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE scope = '')
-		), late AS (
-			INSERT INTO relay_late_acceptances (tx, pool, relayer_tx, relayer, relayer_url, relayer_id, scope, settled)
-			SELECT a.id, a.pool, a.relayer_tx, a.relayer, a.url, a.relayer_id, a.scope, false
-			FROM asked a JOIN locked t USING (id) LEFT JOIN present p USING (id)
-			WHERE (a.relayer_tx, a.pool) <> (coalesce(p.relayer_tx, t.relayer_tx, ''), coalesce(p.pool, t.pool))
-				AND a.n NOT IN (SELECT n FROM others)
-			ON CONFLICT DO NOTHING RETURNING tx
-		), hastened AS (
-			UPDATE relay_transactions SET check_at = '-infinity' WHERE id IN (SELECT tx FROM late) AND id NOT IN (SELECT id FROM present)
-		), current AS (
-			DELETE FROM relay_late_acceptances l USING present p WHERE (l.tx, l.pool, l.relayer_tx) = (p.id, p.pool, p.relayer_tx)
-		)`+record+`SELECT`,
-		ids, relayers, urls, relayerIDs, scopes, txs, hashes, attempts)
-	queueStoredReports(batch, s, txs)
-	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
+	err := pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error { return s.storeAccepted(ctx, db, accepted) })
+	if err != nil {
 		return fmt.Errorf("store acceptances: %w", err)
 	}
 	return nil
+}
+
+func (s *Store) storeAccepted(ctx context.Context, db pgx.Tx, accepted []Acceptance) error {
+	ids, txs, keyless := make([]uuid.UUID, len(accepted)), make([]string, len(accepted)), []string(nil)
+	for i, a := range accepted {
+		if ids[i], txs[i] = a.ID, a.Route.RelayerTx; a.Route.Scope == "" {
+			keyless = append(keyless, a.Route.RelayerTx)
+		}
+	}
+	// owners are the rows that have a relayer's id in a pool, maybe of a former submission.
+	type submission struct{ pool, relayerTx string }
+	owners, locked := map[submission][]uuid.UUID{}, map[uuid.UUID]*dispatch.Transaction{}
+	batch := new(pgx.Batch)
+	if len(keyless) > 0 {
+		// A keyless relayer's id may be stored for two rows at a time, by a lookup and by a late answer. The second one has to see the first.
+		batch.Queue(`SELECT pg_advisory_xact_lock(key) FROM (SELECT DISTINCT hashtextextended(relayer_tx, 0) AS key
+			FROM unnest($1::text[]) AS a (relayer_tx) ORDER BY key) keys`, keyless)
+	}
+	queueLock(batch, byID, `true`, locked, ids)
+	batch.Queue(`SELECT t.id, t.relayer_tx, `+pool("t")+` FROM relay_transactions t WHERE t.relayer_tx = ANY($1)
+		UNION ALL SELECT tx, relayer_tx, pool FROM relay_late_acceptances WHERE relayer_tx = ANY($1)`, txs).Query(func(rows pgx.Rows) error {
+		var id uuid.UUID
+		var of submission
+		_, err := pgx.ForEachRow(rows, []any{&id, &of.relayerTx, &of.pool}, func() error {
+			owners[of] = append(owners[of], id)
+			return nil
+		})
+		return err
+	})
+	if err := db.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+	of := func(a *Acceptance) submission { return submission{a.Route.Pool(), a.Route.RelayerTx} }
+	own := func(a *Acceptance) { owners[of(a)] = append(owners[of(a)], a.ID) }
+	isOthers := func(a *Acceptance) bool {
+		return slices.ContainsFunc(owners[of(a)], func(id uuid.UUID) bool { return id != a.ID })
+	}
+	var changes []change
+	var resolved []uuid.UUID
+	present := map[uuid.UUID]bool{}
+	batch = new(pgx.Batch)
+	for i := range accepted {
+		a := &accepted[i]
+		tx := locked[a.ID]
+		if tx == nil || a.Route.Scope == "" && isOthers(a) {
+			continue
+		}
+		next, ok := tx.Accept(a.Attempt, a.Route, a.Hash)
+		if !ok {
+			continue
+		}
+		changes, locked[a.ID], present[a.ID] = append(changes, change{tx, next}), &next, true
+		if slices.Contains(owners[of(a)], a.ID) { // a former submission
+			batch.Queue(forgetAcceptance, a.ID, a.Route.Pool(), a.Route.RelayerTx)
+		}
+		own(a)
+		if a.Route.Scope == "" {
+			resolved = append(resolved, a.ID)
+		}
+	}
+	for i := range accepted {
+		a := &accepted[i]
+		if tx := locked[a.ID]; tx != nil && !tx.Names(&a.Route) && !isOthers(a) {
+			own(a)
+			queueAcceptance(batch, a.ID, &a.Route, false, !present[a.ID])
+		}
+	}
+	queueChanges(batch, changes)
+	if len(resolved) > 0 {
+		batch.Queue(forgetCalls, resolved)
+	}
+	var early []dispatch.Update
+	queueTaken(batch, keptOf, txs, &early)
+	if err := db.SendBatch(ctx, batch).Close(); err != nil || len(early) == 0 {
+		return err
+	}
+	_, err := s.applyReports(ctx, db, early, false)
+	return err
 }
 
 // Requeue returns a transaction to the queue, because its relayer certainly does not have it. Only the leaseholder may; it
