@@ -159,8 +159,9 @@ func parseReport(body []byte) (u dispatch.Update, ok bool, err error) {
 	if u.Revision < 0 || u.Revision > 1<<30 {
 		return u, false, dispatch.Invalidf("revision", "must be a number from 0")
 	}
-	if u.Status, err = statusOf(status); err != nil {
-		return u, false, err
+	var known bool
+	if u.Status, known = dispatch.StatusAt(status); !known {
+		return u, false, dispatch.Invalidf("status", "is none of a relayer's statuses")
 	}
 	if hash != nil && *hash != "" {
 		var h common.Hash
@@ -187,24 +188,4 @@ func invalidJSON(err error) error {
 		return dispatch.Invalidf("", "the body must be a JSON object")
 	}
 	return dispatch.Invalidf("", "%s", strings.TrimPrefix(err.Error(), "json: "))
-}
-
-// statusOf returns the status for one of a relayer's. A relayer that has accepted a transaction reports it as pending and
-// sent first.
-func statusOf(s string) (dispatch.Status, error) {
-	switch strings.ToLower(s) {
-	case "pending", "sent", "submitted":
-		return dispatch.Submitted, nil
-	case "mined":
-		return dispatch.Mined, nil
-	case "confirmed":
-		return dispatch.Confirmed, nil
-	case "failed":
-		return dispatch.Failed, nil
-	case "canceled", "cancelled": //nolint:misspell // some documents spell it so
-		return dispatch.Canceled, nil
-	case "expired":
-		return dispatch.Expired, nil
-	}
-	return "", dispatch.Invalidf("status", "is none of a relayer's statuses")
 }

@@ -353,7 +353,7 @@ func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Tra
 	if got.Status == "" {
 		return nil
 	}
-	status, ok := statuses[got.Status]
+	status, ok := dispatch.StatusAt(string(got.Status))
 	if !ok {
 		r.metrics.asked.WithLabelValues("failed").Inc()
 		log.Warn("relayer answers an unknown status", "status", string(got.Status))
@@ -378,12 +378,6 @@ func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Tra
 	}
 	r.metrics.asked.WithLabelValues(result).Inc()
 	return nil
-}
-
-// statuses are the statuses of a relayer.
-var statuses = map[upstream.Status]dispatch.Status{
-	upstream.Pending: dispatch.Submitted, upstream.Sent: dispatch.Submitted, upstream.Submitted: dispatch.Submitted, upstream.Mined: dispatch.Mined,
-	upstream.Confirmed: dispatch.Confirmed, upstream.Failed: dispatch.Failed, upstream.Canceled: dispatch.Canceled, upstream.Expired: dispatch.Expired,
 }
 
 // metrics are a reconciler's metrics.
