@@ -344,6 +344,31 @@ func TestAccepted_SubmissionOfAnotherRow_ChangesNothing(t *testing.T) {
 	}
 }
 
+// A relayer with idempotency keys that gives two transactions one id, for example after its database was lost, has one of them at most: the
+// report of one would end both.
+func TestAccepted_KeyedRelayerGivesAnIDTwice_ChangesNothing(t *testing.T) {
+	f := setup(t)
+	f.submitted("shop", "1")
+	second := f.accept(transaction("shop"))
+	f.begin(second.ID, route, time.Minute)
+	f.accepted(second.ID, route, "1")
+	require.Equal(t, dispatch.Submitting, f.read(second.ID).Status)
+	f.accepted(second.ID, route, "2")
+	require.Equal(t, "2", f.read(second.ID).RelayerTx)
+
+	pair := []*dispatch.Transaction{f.accept(transaction("shop")), f.accept(transaction("shop"))}
+	var both []Acceptance
+	for _, tx := range pair {
+		f.begin(tx.ID, route, time.Minute)
+		by := route
+		by.RelayerTx = "3"
+		both = append(both, Acceptance{ID: tx.ID, Attempt: 1, Route: by})
+	}
+	require.NoError(t, f.Accepted(t.Context(), both))
+	require.Equal(t, dispatch.Submitted, f.read(pair[0].ID).Status)
+	require.Equal(t, dispatch.Submitting, f.read(pair[1].ID).Status, "in one batch")
+}
+
 // A lookup's acceptance is stored while another row's late one waits for a lock: only one of the rows gets it.
 func TestAccepted_Concurrent_OneRowHasTheSubmission(t *testing.T) {
 	f := setup(t)

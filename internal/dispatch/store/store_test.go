@@ -358,7 +358,9 @@ func TestApply_Batch_TimedCountsBeforeUntimed(t *testing.T) {
 // Two relayers may give the same id. A report that does not name the transaction changes no row.
 func TestApply_EqualIDsOfTwoRelayers(t *testing.T) {
 	f := setup(t)
-	first, second := f.submitted("shop", "1"), f.submitted("other", "1")
+	first, second := f.submitted("shop", "1"), f.accept(transaction("other"))
+	f.begin(second.ID, elsewhere, time.Minute)
+	f.accepted(second.ID, elsewhere, "1")
 	require.Equal(t, Applied{}, f.apply(dispatch.Update{RelayerTx: "1", Status: dispatch.Confirmed, Revision: 5}))
 	require.Zero(t, f.count(`SELECT count(*) FROM relay_reports`))
 	require.Equal(t, first.ID, f.apply(dispatch.Update{ID: first.ID, RelayerTx: "1", Status: dispatch.Confirmed, Revision: 5}).ID)

@@ -195,8 +195,9 @@ type Acceptance struct {
 
 // Accepted stores that relayers have accepted transactions, and applies the reports that came before. It needs no lease, because
 // within its attempt an answer stays true. An acceptance of an earlier attempt, or another one of the same, changes no row: it is kept
-// as a late one, and the reconciler asks its relayer and the row's. One of a relayer without idempotency keys, with an id that is another
-// row's submission, maybe a former one, changes nothing: a lookup has found the other row's.
+// as a late one, and the reconciler asks its relayer and the row's. One with an id that is another row's submission in the same pool, maybe
+// a former one, changes nothing: a lookup has found the other row's, or a relayer with idempotency keys has given an id twice. The row stays
+// submitting then, until an operator resolves it.
 func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 	err := pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error { return s.storeAccepted(ctx, db, accepted) })
 	if err != nil {
@@ -247,7 +248,7 @@ func (s *Store) storeAccepted(ctx context.Context, db pgx.Tx, accepted []Accepta
 	for i := range accepted {
 		a := &accepted[i]
 		tx := locked[a.ID]
-		if tx == nil || a.Route.Scope == "" && isOthers(a) {
+		if tx == nil || isOthers(a) {
 			continue
 		}
 		next, ok := tx.Accept(a.Attempt, a.Route, a.Hash)
