@@ -15,7 +15,7 @@ import (
 // BenchmarkBatch measures the steps of batches of transactions: an iteration takes one batch from its acceptance by the API to its end, and
 // the metrics are the microseconds of each step. A repeated report changes nothing.
 func BenchmarkBatch(b *testing.B) {
-	for _, size := range []int{1, 32, 256} {
+	for _, size := range []int{1, 32, 256, 1000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			db := testpostgres.New(b, testpostgres.Migrated(Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(b)
 			s := New(db, Config{Enqueue: queue.EnqueueSQL, Targets: []string{"shop"}})
