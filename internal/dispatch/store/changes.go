@@ -11,8 +11,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 )
 
-// queueLock locks the rows of a condition, in the order of their ids, and sends each transaction with its evidence to found. The late
-// acceptances are read after that, so that those of a process that held a lock are among them. ids is a query for the rows' ids, or more.
+// queueLock locks the rows of a query for ids, which uses $1 alone, and of a condition, in the order of their ids. It puts the transactions
+// with their evidence into found. Late acceptances are read after the locks, so that those of a process that held a lock are among them.
 func queueLock(batch *pgx.Batch, ids, condition string, found map[uuid.UUID]*dispatch.Transaction, args ...any) {
 	batch.Queue(`SELECT `+columns+`, now(), nullif(reported_at, '-infinity') AS reported_at, withdrawing, withdrawn_at, coalesce((SELECT ahead
 			FROM relay_relayer_clocks o WHERE o.relayer = t.relayer AND `+measured("o")+`), '0') AS ahead
@@ -22,11 +22,14 @@ func queueLock(batch *pgx.Batch, ids, condition string, found map[uuid.UUID]*dis
 			return err
 		}
 		for i := range locked {
-			tx, err := locked[i].transaction()
+			r := &locked[i]
+			tx, err := r.transaction()
 			if err != nil {
 				return err
 			}
-			tx.Evidence = locked[i].evidence()
+			tx.Evidence = dispatch.Evidence{
+				Now: r.Now, Ahead: r.Ahead, ReportedAt: timeOf(r.ReportedAt), Withdrawing: r.Withdrawing, WithdrawnAt: timeOf(r.WithdrawnAt),
+			}
 			found[tx.ID] = tx
 		}
 		return nil
@@ -54,17 +57,6 @@ type lockedRow struct {
 	Withdrawing bool          `db:"withdrawing"`
 	WithdrawnAt *time.Time    `db:"withdrawn_at"`
 	Ahead       time.Duration `db:"ahead"`
-}
-
-func (r *lockedRow) evidence() dispatch.Evidence {
-	e := dispatch.Evidence{Now: r.Now, Ahead: r.Ahead, Withdrawing: r.Withdrawing}
-	if r.ReportedAt != nil {
-		e.ReportedAt = *r.ReportedAt
-	}
-	if r.WithdrawnAt != nil {
-		e.WithdrawnAt = *r.WithdrawnAt
-	}
-	return e
 }
 
 // change is a change of a locked transaction.
@@ -151,4 +143,11 @@ func timeOrNil(t time.Time) *time.Time {
 		return nil
 	}
 	return &t
+}
+
+func timeOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
 }

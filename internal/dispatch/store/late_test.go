@@ -344,6 +344,21 @@ func TestAccepted_SubmissionOfAnotherRow_ChangesNothing(t *testing.T) {
 	}
 }
 
+// A late acceptance is stored while a report of a failure waits for the row: the transaction does not fail.
+func TestApply_AcceptedLateMeanwhile_IsUnknown(t *testing.T) {
+	f := setup(t)
+	tx := f.submitted("shop", "r1")
+	require.NoError(t, f.locked(tx.ID, func() error {
+		_, err := f.Apply(t.Context(), []dispatch.Update{{RelayerTx: "r1", Status: dispatch.Failed, Revision: 5}})
+		return err
+	}, func(accepting pgx.Tx) {
+		_, err := accepting.Exec(t.Context(), `INSERT INTO relay_late_acceptances (tx, pool, relayer_tx, relayer, relayer_url, relayer_id, scope, settled)
+			VALUES ($1, 'foreign', 'r0', 'foreign', '', 'main', '', false)`, tx.ID)
+		require.NoError(t, err)
+	}))
+	require.Equal(t, dispatch.Unknown, f.read(tx.ID).Status)
+}
+
 // A relayer with idempotency keys that gives two transactions one id, for example after its database was lost, has one of them at most: the
 // report of one would end both.
 func TestAccepted_KeyedRelayerGivesAnIDTwice_ChangesNothing(t *testing.T) {

@@ -178,9 +178,7 @@ func queueTaken(batch *pgx.Batch, condition string, arg any, into *[]dispatch.Up
 			if err = row.Scan(&u.RelayerTx, &u.Status, &u.Reason, &u.Hash, &u.Revision, &at, &digest); err != nil {
 				return u, err
 			}
-			if at != nil {
-				u.At = *at
-			}
+			u.At = timeOf(at)
 			if len(digest) == sha256.Size {
 				u.CallDigest = (*[sha256.Size]byte)(digest)
 			}

@@ -131,10 +131,8 @@ func (r *row) transaction() (*dispatch.Transaction, error) {
 		Route: dispatch.Route{Relayer: r.Relayer, URL: r.URL, RelayerID: r.RelayerID, Scope: r.Scope, RelayerTx: r.RelayerTx},
 		Hash:  r.Hash, Traceparent: r.Traceparent, Withdrawn: r.Withdrawn, WithdrawnFrom: r.WithdrawnFrom,
 		Attempt: r.Attempts, Reported: r.Reported, RequestFailed: r.RequestFailed, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
-		ChangedAt: time.Now().Add(-r.Unchanged), QuietSince: time.Now().Add(-r.Quiet),
-	}
-	if r.SubmittedAt != nil {
-		t.SubmittedAt = *r.SubmittedAt
+		SubmittedAt: timeOf(r.SubmittedAt),
+		ChangedAt:   time.Now().Add(-r.Unchanged), QuietSince: time.Now().Add(-r.Quiet),
 	}
 	if r.Signer != nil && r.ForwardNonce != nil && r.Deadline != nil {
 		nonce, ok := new(big.Int).SetString(*r.ForwardNonce, 10)
