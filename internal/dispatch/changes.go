@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"time"
@@ -131,8 +132,8 @@ func (t *Transaction) isNews(u *Update, at time.Time, hash *common.Hash) bool {
 
 // Differs reports whether a report contains another call than the transaction's. Its hash may be the transaction's nevertheless.
 func (t *Transaction) Differs(u *Update) bool {
-	digest, ok := u.digest()
-	return ok && digest != t.Digest()
+	reported, own := u.Digest(), t.Digest()
+	return reported != nil && !bytes.Equal(reported, own[:])
 }
 
 // differs reports whether a report is of another call, and has no hash that the transaction has had.

@@ -185,16 +185,14 @@ type Update struct {
 	// of a transaction for another call, such as a no-op, and report that as mined.
 	Call *Call
 	// CallDigest is the digest of Call where only that is known.
-	CallDigest *[sha256.Size]byte
+	CallDigest []byte
 }
 
-// digest returns the digest of the reported call; ok is false if the report does not contain all of it.
-func (u *Update) digest() (digest [sha256.Size]byte, ok bool) {
-	switch {
-	case u.Call != nil:
-		return u.Call.Digest(), true
-	case u.CallDigest != nil:
-		return *u.CallDigest, true
+// Digest returns the digest of the reported call; nil if the report does not contain all of it.
+func (u *Update) Digest() []byte {
+	if u.Call == nil {
+		return u.CallDigest
 	}
-	return digest, false
+	digest := u.Call.Digest()
+	return digest[:]
 }

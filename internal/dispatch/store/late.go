@@ -37,10 +37,21 @@ const maxLate = 200
 // TakeLate returns late acceptances whose relayers are to be asked now, and postpones their next check. A queued transaction is given
 // to the relayer that has accepted it late, because no other one has it.
 func (s *Store) TakeLate(ctx context.Context) ([]Late, error) {
-	if err := pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error { return giveToLate(ctx, db) }); err != nil {
-		return nil, fmt.Errorf("give transactions to relayers that accepted them late: %w", err)
+	rows, err := s.db.Query(ctx, `SELECT id FROM relay_transactions
+		WHERE id = ANY(ARRAY(SELECT tx FROM relay_late_acceptances WHERE NOT settled)) AND status = 'queued'`)
+	if err != nil {
+		return nil, fmt.Errorf("find transactions that were accepted late: %w", err)
 	}
-	rows, err := s.db.Query(ctx, `WITH due AS (
+	queued, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("find transactions that were accepted late: %w", err)
+	}
+	for _, id := range queued {
+		if err := pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error { return giveToLate(ctx, db, id) }); err != nil {
+			return nil, fmt.Errorf("give a transaction to the relayer that accepted it late: %w", err)
+		}
+	}
+	rows, err = s.db.Query(ctx, `WITH due AS (
 			UPDATE relay_late_acceptances l SET checks = checks + 1, check_at = now() + $2::interval * 2 ^ LEAST(checks, $3)
 			WHERE (tx, pool, relayer_tx) IN (SELECT tx, pool, relayer_tx FROM relay_late_acceptances
 				WHERE NOT settled AND check_at <= now() LIMIT $1 FOR UPDATE SKIP LOCKED) RETURNING *
@@ -79,41 +90,26 @@ func (s *Store) TakeLate(ctx context.Context) ([]Late, error) {
 	return taken, nil
 }
 
-// giveToLate gives queued transactions to the first ones of the relayers that have accepted them late.
-func giveToLate(ctx context.Context, db pgx.Tx) error {
-	const unsettled = `SELECT tx FROM relay_late_acceptances WHERE NOT settled`
-	rows, err := db.Query(ctx, `SELECT id FROM relay_transactions WHERE id = ANY(ARRAY(`+unsettled+`)) AND status = 'queued'`)
-	if err != nil {
+// giveToLate gives a queued transaction to the first one of the relayers that have accepted it late. Another process may settle a late
+// acceptance until the transaction is locked, so it is read after that.
+func giveToLate(ctx context.Context, db pgx.Tx, id uuid.UUID) error {
+	tx, err := lockOne(ctx, db, id, `true`)
+	if err != nil || tx == nil || !tx.Late {
 		return err
 	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil || len(ids) == 0 {
+	var by dispatch.Route
+	if err := db.QueryRow(ctx, `SELECT relayer, relayer_url, relayer_id, scope, relayer_tx FROM relay_late_acceptances
+		WHERE tx = $1 AND NOT settled ORDER BY received_at, relayer_tx LIMIT 1`, id).Scan(&by.Relayer, &by.URL, &by.RelayerID, &by.Scope, &by.RelayerTx); err != nil {
 		return err
 	}
-	// Another process may settle a late acceptance until its transaction is locked, so it is read after that.
-	batch, writes, locked := new(pgx.Batch), new(pgx.Batch), map[uuid.UUID]*dispatch.Transaction{}
-	var changes []change
-	queueLock(batch, byID, `true`, locked, ids)
-	batch.Queue(`SELECT DISTINCT ON (tx) tx, relayer, relayer_url, relayer_id, scope, relayer_tx FROM relay_late_acceptances
-		WHERE tx = ANY($1) AND NOT settled ORDER BY tx, received_at, relayer_tx`, ids).Query(func(rows pgx.Rows) error {
-		var id uuid.UUID
-		var by dispatch.Route
-		_, err := pgx.ForEachRow(rows, []any{&id, &by.Relayer, &by.URL, &by.RelayerID, &by.Scope, &by.RelayerTx}, func() error {
-			if tx := locked[id]; tx != nil {
-				if next, ok := tx.AcceptLate(by); ok {
-					changes = append(changes, change{tx, next})
-					writes.Queue(forgetAcceptance, id, by.Pool(), by.RelayerTx)
-				}
-			}
-			return nil
-		})
-		return err
-	})
-	if err := db.SendBatch(ctx, batch).Close(); err != nil || len(changes) == 0 {
-		return err
+	next, ok := tx.AcceptLate(by)
+	if !ok {
+		return nil
 	}
-	queueChanges(writes, changes)
-	return db.SendBatch(ctx, writes).Close()
+	batch := new(pgx.Batch)
+	queueChanges(batch, []change{{tx, next}})
+	batch.Queue(forgetAcceptance, id, by.Pool(), by.RelayerTx)
+	return db.SendBatch(ctx, batch).Close()
 }
 
 // SettleLate ends a late acceptance, because its relayer has finished the transaction. executed is the hash under which it was executed;

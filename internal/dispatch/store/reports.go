@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -70,13 +69,14 @@ func (s *Store) applyReports(ctx context.Context, db pgx.Tx, reports []dispatch.
 	if err := db.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, err
 	}
-	var unknown []dispatch.Update
 	var requeued []uuid.UUID
+	batch = new(pgx.Batch)
 	applied, newest := make([]Applied, len(reports)), map[uuid.UUID]dispatch.Update{}
 	for i, r := range reports {
 		all := owners[r.RelayerTx]
-		if len(all) == 0 && r.ID == uuid.Nil {
-			unknown = append(unknown, r)
+		if keep && len(all) == 0 && r.ID == uuid.Nil {
+			batch.Queue(`INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at, digest) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+				r.RelayerTx, r.Status, r.Reason, hashBytes(r.Hash), r.Revision, timeOrNil(r.At), r.Digest())
 		}
 		for _, o := range all {
 			if o.id != r.ID && (r.ID != uuid.Nil || !o.alone) {
@@ -93,7 +93,6 @@ func (s *Store) applyReports(ctx context.Context, db pgx.Tx, reports []dispatch.
 	}
 	var changes []change
 	visible := map[uuid.UUID]bool{}
-	batch = new(pgx.Batch)
 	for id, r := range newest {
 		tx := locked[id]
 		if tx == nil {
@@ -113,9 +112,6 @@ func (s *Store) applyReports(ctx context.Context, db pgx.Tx, reports []dispatch.
 	queueChanges(batch, changes)
 	if len(requeued) > 0 {
 		batch.Queue(s.enqueue, requeued)
-	}
-	if keep && len(unknown) > 0 {
-		queueKept(batch, unknown)
 	}
 	for i := range applied {
 		applied[i].Changed = visible[applied[i].ID]
@@ -150,39 +146,14 @@ func readHashes(ctx context.Context, db pgx.Tx, locked map[uuid.UUID]*dispatch.T
 	return err
 }
 
-// queueKept keeps reports that no row has the relayer's id of.
-func queueKept(batch *pgx.Batch, reports []dispatch.Update) {
-	n := len(reports)
-	txs, statuses, reasons := make([]string, n), make([]string, n), make([]string, n)
-	hashes, digests, revisions, times := make([][]byte, n), make([][]byte, n), make([]int32, n), make([]*time.Time, n)
-	for i := range reports {
-		r := &reports[i]
-		txs[i], statuses[i], reasons[i], hashes[i] = r.RelayerTx, string(r.Status), r.Reason, hashBytes(r.Hash)
-		revisions[i], times[i] = int32(r.Revision), timeOrNil(r.At)
-		if r.Call != nil {
-			digest := r.Call.Digest()
-			digests[i] = digest[:]
-		}
-	}
-	batch.Queue(`INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at, digest)
-		SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::int[], $6::timestamptz[], $7::bytea[])`,
-		txs, statuses, reasons, hashes, revisions, times, digests)
-}
-
 // queueTaken takes the kept reports of a condition.
 func queueTaken(batch *pgx.Batch, condition string, arg any, into *[]dispatch.Update) {
 	batch.Queue(`DELETE FROM relay_reports r WHERE `+condition+` RETURNING relayer_tx, status, reason, tx_hash, revision, at, digest`, arg).Query(func(rows pgx.Rows) (err error) {
 		*into, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (u dispatch.Update, err error) {
 			var at *time.Time
-			var digest []byte
-			if err = row.Scan(&u.RelayerTx, &u.Status, &u.Reason, &u.Hash, &u.Revision, &at, &digest); err != nil {
-				return u, err
-			}
+			err = row.Scan(&u.RelayerTx, &u.Status, &u.Reason, &u.Hash, &u.Revision, &at, &u.CallDigest)
 			u.At = timeOf(at)
-			if len(digest) == sha256.Size {
-				u.CallDigest = (*[sha256.Size]byte)(digest)
-			}
-			return u, nil
+			return u, err
 		})
 		return err
 	})
