@@ -53,14 +53,14 @@ const sqlCounts = `WITH RECURSIVE lanes (partition, lane) AS (
 		CROSS JOIN LATERAL (SELECT count(*) AS blocked, min(created_at) AS oldest FROM (SELECT e.created_at FROM $name e WHERE e.state = 'waiting'
 				AND e.partition = l.partition AND e.lane = l.lane AND e.due_at = 'infinity' LIMIT (SELECT n FROM most)) AS behind) AS b
 	UNION ALL
-		SELECT lane, 0, 0, 0, 0, count(*), NULL FROM (SELECT lane FROM $name WHERE state = 'dead' ORDER BY created_at, seq LIMIT $1) AS dead GROUP BY lane
+		SELECT lane, 0, 0, 0, 0, count(*), NULL FROM (SELECT lane FROM $name WHERE state = 'dead' ORDER BY created_at, seq LIMIT 10 * $1) AS dead GROUP BY lane
 	)
 	SELECT lane, LEAST(sum(waiting), $1)::int, LEAST(sum(delayed), $1)::int, LEAST(sum(blocked), $1)::int, LEAST(sum(working), $1)::int,
 		LEAST(sum(dead), $1)::int, coalesce(extract(epoch FROM now() - min(oldest)), 0)::float8
 	FROM counted WHERE starts_with(lane, $3) GROUP BY lane ORDER BY lane`
 
 // Counts returns a Count for every lane with a prefix that has entries, by name, for at most 1,000 lanes. Dead entries are counted
-// among the oldest 1,000 of all lanes. The cost does not depend on the number of entries.
+// among the oldest 10,000 of all lanes. The cost does not depend on the number of entries.
 func (o *Outbox) Counts(ctx context.Context, prefix string) ([]Count, error) {
 	rows, err := o.db.Query(ctx, o.table.named(sqlCounts), CountLimit, maxLanes, prefix, countBudget)
 	if err != nil {

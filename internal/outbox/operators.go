@@ -117,10 +117,15 @@ func (o *Outbox) Show(ctx context.Context, id string) (Item, error) {
 // call changes the rest. An entry that dies again meanwhile stays dead.
 //
 // A dead entry that blocks its subject keeps its place. Any other goes to the end of its subject, so that it is not worked on
-// concurrently with a later one.
+// concurrently with a later one. Entries that one call replays keep their order.
 func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
-	n, err := o.change(ctx, f, `UPDATE $name SET state = 'waiting', attempts = 0, failures = 0, failing_since = NULL, reason = '',
-		due_at = now(), seq = CASE WHEN state = 'dead' AND `+fmt.Sprint(o.table.DeadBlocks)+` THEN seq ELSE nextval('$name_numbers') END`)
+	number := `nextval('$name_numbers')`
+	if o.table.DeadBlocks {
+		number = `CASE state WHEN 'dead' THEN seq ELSE nextval('$name_numbers') END`
+	}
+	n, err := o.change(ctx, f, `, numbered AS MATERIALIZED (SELECT id, `+number+` AS seq FROM (SELECT * FROM ended ORDER BY seq OFFSET 0) AS sorted)
+		UPDATE $name e SET state = 'waiting', attempts = 0, failures = 0, failing_since = NULL, reason = '', due_at = now(), seq = n.seq
+		FROM numbered n WHERE e.id = ANY(ARRAY(SELECT id FROM ended)) AND e.id = n.id RETURNING coalesce(e.subject, '')`)
 	if err != nil {
 		return n, fmt.Errorf("replay entries of %s: %w", o.table.Name, err)
 	}
@@ -133,14 +138,14 @@ func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 // Drop deletes the dead entries that match the filter; if it has IDs, the finished ones too. It returns their number. After an
 // error some may have been deleted.
 func (o *Outbox) Drop(ctx context.Context, f Filter) (int, error) {
-	n, err := o.change(ctx, f, `DELETE FROM $name`)
+	n, err := o.change(ctx, f, ` DELETE FROM $name WHERE id = ANY(ARRAY(SELECT id FROM ended)) RETURNING coalesce(subject, '')`)
 	if err != nil {
 		return n, fmt.Errorf("drop entries of %s: %w", o.table.Name, err)
 	}
 	return n, nil
 }
 
-// change executes an UPDATE or DELETE for the matching entries that ended before it began.
+// change executes a statement that changes the rows of the CTE "ended": the matching entries that ended before the call.
 func (o *Outbox) change(ctx context.Context, f Filter, change string) (int, error) {
 	ended := `state = 'dead'` // its own index
 	if len(f.IDs) > 0 {
@@ -150,11 +155,12 @@ func (o *Outbox) change(ctx context.Context, f Filter, change string) (int, erro
 	if err := o.db.QueryRow(ctx, `SELECT now()`).Scan(&begin); err != nil {
 		return 0, err
 	}
-	return o.inChunks(ctx, change+` WHERE id = ANY(ARRAY(SELECT id FROM $name WHERE `+ended+` AND `+where+`
-		AND settled_at <= $8 ORDER BY created_at, seq LIMIT $9 FOR UPDATE))`, f.args(begin, chunk)...)
+	return o.inChunks(ctx, `WITH ended AS MATERIALIZED (SELECT id, state, seq FROM $name WHERE `+ended+` AND `+where+`
+		AND settled_at <= $8 ORDER BY created_at, seq LIMIT $9 FOR UPDATE)`+change, f.args(begin, chunk)...)
 }
 
-// inChunks executes a statement that changes up to chunk entries until none is left, and returns the number of changed entries.
+// inChunks executes a statement that changes up to chunk entries, and returns their subjects, until none is left. It returns the
+// number of changed entries.
 func (o *Outbox) inChunks(ctx context.Context, sql string, args ...any) (int, error) {
 	for done := 0; ; {
 		n, err := o.inChunk(ctx, sql, args...)
@@ -167,7 +173,7 @@ func (o *Outbox) inChunks(ctx context.Context, sql string, args ...any) (int, er
 // inChunk executes a statement once, and unblocks the next entries of the changed entries' subjects.
 func (o *Outbox) inChunk(ctx context.Context, sql string, args ...any) (n int, err error) {
 	err = postgres.InTx(ctx, o.db, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, o.table.named(sql+` RETURNING coalesce(subject, '')`), args...)
+		rows, err := tx.Query(ctx, o.table.named(sql), args...)
 		if err != nil {
 			return err
 		}
@@ -215,7 +221,7 @@ func (o *Outbox) Abandon(ctx context.Context, unknown func(lane string) bool, ol
 	err = o.eachLane(ctx, unknown, func(k laneKey) error {
 		changed, err := o.inChunks(ctx, `UPDATE $name SET state = 'dead', settled_at = now(), reason = $5, sent = false WHERE id = ANY(ARRAY(SELECT id FROM $name
 			WHERE state = 'waiting' AND partition = $1 AND lane = $2 AND created_at < now() - $3::interval AND claimed_until <= now()
-			ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED))`, k.partition, k.lane, older, chunk, printable(reason))
+			ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED)) RETURNING coalesce(subject, '')`, k.partition, k.lane, older, chunk, printable(reason))
 		n += changed
 		return err
 	})
@@ -230,7 +236,7 @@ func (o *Outbox) Hasten(ctx context.Context, lane string) (n int, err error) {
 	err = o.eachLane(ctx, func(l string) bool { return l == lane }, func(k laneKey) error {
 		changed, err := o.inChunk(ctx, `UPDATE $name SET due_at = now() WHERE id = ANY(ARRAY(SELECT id FROM $name
 			WHERE state = 'waiting' AND partition = $1 AND lane = $2 AND due_at > now() AND due_at < 'infinity' AND NOT sent AND claimed_until <= now()
-			ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED))`, k.partition, k.lane, maxPage)
+			ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED)) RETURNING coalesce(subject, '')`, k.partition, k.lane, maxPage)
 		n += changed
 		return err
 	})

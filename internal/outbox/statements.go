@@ -98,10 +98,12 @@ const (
 	sqlLock = `SELECT count(*) FROM unnest($1::text[]) AS u (id) CROSS JOIN LATERAL (
 			SELECT e.id FROM $name e WHERE e.id = u.id FOR UPDATE) AS locked`
 
-	// An entry that was enqueued again while it was claimed is not done: sqlSettle makes it due.
+	// An entry that was enqueued again while it was claimed is not done, but due: sqlSettle or sqlKeep does that.
 	sqlDelete = `DELETE FROM $name WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again`
-	sqlKeep   = `UPDATE $name SET state = 'done', settled_at = now(), claimed_until = '-infinity', claim = NULL, reason = ''
-		WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again`
+	sqlKeep   = `UPDATE $name SET state = CASE WHEN again THEN 'waiting' ELSE 'done' END, settled_at = now(), claimed_until = '-infinity',
+			claim = NULL, again = false, reason = CASE WHEN again THEN reason ELSE '' END, failures = CASE WHEN again THEN 0 ELSE failures END,
+			failing_since = CASE WHEN again THEN NULL ELSE failing_since END, due_at = CASE WHEN again THEN LEAST(due_at, now()) ELSE due_at END
+		WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[])`
 
 	// sqlSettle stores the other results, and returns the claims whose entries became dead. An entry without a delay keeps its
 	// place. One with a reason failed.

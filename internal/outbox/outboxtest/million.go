@@ -25,7 +25,7 @@ type pages struct {
 // statements are parts of the engine's statements that identify them.
 var statements = map[string]string{
 	"WITH RECURSIVE found": "discover", "claimed AS (": "claim", "marked AS (": "send", "WITH RECURSIVE lanes": "count",
-	"AND NOT again": "done", "AS f (id, claim": "settle", "AS s (subject)": "promote", "SET claimed_until = now() + $3": "extend",
+	"AND NOT again": "done", "CASE WHEN again": "done", "AS f (id, claim": "settle", "AS s (subject)": "promote", "SET claimed_until = now() + $3": "extend",
 }
 
 func (p *pages) notice(_ *pgconn.PgConn, n *pgconn.Notice) {

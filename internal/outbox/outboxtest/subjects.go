@@ -182,3 +182,17 @@ func subjectReplayed(e *env) {
 	e.settled(0)
 	require.Equal(e.t, []string{"s-0", "s-1", "s-2", "s-0"}, only(r.all(), "s-"))
 }
+
+// Entries of one subject that are replayed together are worked on in their order.
+func subjectReplayedInOrder(e *env) {
+	if e.Table.DeadBlocks {
+		e.t.Skip("at most one entry of a subject is dead")
+	}
+	list := chain("s", 12) // the order of the ids is another one
+	e.bury(list...)
+	e.changed(12)(e.box.Replay(e.t.Context(), outbox.Filter{Subject: "s"}))
+	r := newRecord()
+	e.work(outbox.Config{Concurrency: 8, Handle: r.finish})
+	r.await(e.t, 1, ids(list)...)
+	require.Equal(e.t, ids(list), r.all())
+}

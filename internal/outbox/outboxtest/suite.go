@@ -28,6 +28,7 @@ func Run(t *testing.T, s Setup) {
 		"Subject_LowerEntryFails_OthersWait":               subjectFails,
 		"Subject_LowerEntryDies_BlocksAsConfigured":        subjectDies,
 		"Subject_ReplayedEntry_NeverConcurrent":            subjectReplayed,
+		"Subject_SeveralReplayed_InOrder":                  subjectReplayedInOrder,
 		"Lanes_OneHasABacklog_OthersAreServed":             laneBacklog,
 		"Lanes_ManyHaveABacklog_EqualShares":               laneShares,
 		"Lanes_Limited_AtMostThatMany":                     laneLimits,
