@@ -203,7 +203,7 @@ func TestTxReplay_DeadLetters_AreDeliveredAgain(t *testing.T) {
 	r.confirm(t, two, relayer.Confirmed)
 	r.confirm(t, one, relayer.Confirmed)
 	park := func() {
-		_, err := r.db.Exec(t.Context(), `UPDATE relayer_deliveries SET state = 'dead_letter', attempts = 5, last_error = 'status 500'`)
+		_, err := r.db.Exec(t.Context(), `UPDATE relayer_webhooks SET state = 'dead', settled_at = now(), attempts = 5, reason = 'status 500'`)
 		require.NoError(t, err)
 	}
 	park()

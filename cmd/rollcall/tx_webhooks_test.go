@@ -48,8 +48,8 @@ func (r *relayed) write(targets ...string) (txs []uuid.UUID) {
 	r.t.Helper()
 	for _, target := range targets {
 		id := r.accept()
-		_, err := r.db.Exec(r.t.Context(), `INSERT INTO relay_deliveries (subject, target, revision, payload, created_at)
-			SELECT $1, $2, n, '{}', now() - (3 - n) * interval '1 h' FROM generate_series(2, 3) n`, id, target)
+		_, err := r.db.Exec(r.t.Context(), `INSERT INTO relay_webhooks (about, lane, subject, revision, payload, created_at)
+			SELECT $1::uuid, $2, $1 || '/' || $2, n, '{}', now() - (3 - n) * interval '1 h' FROM generate_series(2, 3) n`, id, target)
 		require.NoError(r.t, err)
 		txs = append(txs, id)
 	}
@@ -59,8 +59,8 @@ func (r *relayed) write(targets ...string) (txs []uuid.UUID) {
 // giveUp makes all webhooks dead letters.
 func (r *relayed) giveUp() {
 	r.t.Helper()
-	_, err := r.db.Exec(r.t.Context(), `UPDATE relay_deliveries SET state = 'dead_letter', attempts = 5, last_error = 'answered 500',
-		retry_until = now(), next_at = now() + interval '1 h'`)
+	_, err := r.db.Exec(r.t.Context(), `UPDATE relay_webhooks SET state = 'dead', settled_at = now(), attempts = 5, reason = 'answered 500',
+		failing_since = now() - interval '1 day', due_at = now() + interval '1 h'`)
 	require.NoError(r.t, err)
 }
 
@@ -94,7 +94,7 @@ func TestTxWebhooks_DeadLetters_AreListedAndReplayed(t *testing.T) {
 		}
 	}
 	var limits int
-	require.NoError(t, r.db.QueryRow(t.Context(), `SELECT count(retry_until) FROM relay_deliveries WHERE state = 'due'`).Scan(&limits))
+	require.NoError(t, r.db.QueryRow(t.Context(), `SELECT count(failing_since) FROM relay_webhooks WHERE state = 'waiting'`).Scan(&limits))
 	require.Zero(t, limits, "for a day again")
 
 	r.giveUp()
@@ -105,7 +105,7 @@ func TestTxWebhooks_DeadLetters_AreListedAndReplayed(t *testing.T) {
 	require.Contains(t, r.replay("--all").stdout, "all: 0 webhooks to be delivered again\n")
 
 	// A delivered one is replayed by its id only.
-	_, err := r.db.Exec(t.Context(), `UPDATE relay_deliveries SET state = 'delivered', delivered_at = now()`)
+	_, err := r.db.Exec(t.Context(), `UPDATE relay_webhooks SET state = 'done', settled_at = now()`)
 	require.NoError(t, err)
 	require.Equal(t, cli.ExitNotDone, r.replay("--tx", txs[0].String()).code)
 	require.Zero(t, r.replay(all[0].ID.String()).code)
@@ -250,7 +250,7 @@ func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
 		require.FailNow(t, "the receiver gets no report", "%s", &api.log)
 	}
 	r := &relayed{t: t, db: db.Pool(t), url: []string{"--database-url", db.URL()}}
-	_, err = r.db.Exec(t.Context(), `UPDATE relay_deliveries SET retry_until = now() WHERE state = 'due'`)
+	_, err = r.db.Exec(t.Context(), `UPDATE relay_webhooks SET failing_since = now() - interval '1 day' WHERE state = 'waiting'`)
 	require.NoError(t, err)
 	var dead []webhook.Delivery
 	require.Eventually(t, func() bool {
@@ -264,7 +264,7 @@ func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
 	require.Zero(t, res.code, res.stderr)
 	got := receiver.next(t)
 	require.Equal(t, dead[0].ID.String(), got.ID)
-	require.Equal(t, store.Webhooks().Event, "'"+got.Event+"'")
+	require.Equal(t, store.EventTransaction, got.Event)
 	require.Equal(t, []any{"order-1", "confirmed", hash, ""}, []any{got.Payload["transactionId"], got.Payload["status"], got.Payload["hash"], got.Payload["reason"]})
 	require.Greater(t, got.Payload["revision"], submitted.Payload["revision"])
 	delivered := func() bool { return len(r.webhooks("--state", "delivered", "--client", "shop")) == 2 }

@@ -42,7 +42,12 @@ func (f *relayFlags) openWebhooks(ctx context.Context) (*store.Store, *webhook.O
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
-	return a.Store, webhook.NewOutbox(db, store.Webhooks()), ctx, end, nil
+	box, err := webhook.NewOutbox(db, store.Webhooks())
+	if err != nil {
+		end()
+		return nil, nil, nil, nil, err
+	}
+	return a.Store, box, ctx, end, nil
 }
 
 // checkTransaction returns an error if there is no such transaction.

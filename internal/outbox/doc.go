@@ -1,8 +1,8 @@
 // Package outbox works on durable entries: all that must happen after a commit. A domain instantiates it under its own table name,
 // and inserts an entry in the transaction that causes it. So every committed cause has its entry, and only committed ones have.
 //
-// No domain uses it yet. The webhooks of relayers and clients and the queue of the relay path move onto it next, each in place of
-// an engine of its own. The package imports platform and no domain.
+// Package webhook delivers on it the webhooks of relayers and of clients. The queue of the relay path moves onto it next, in place
+// of an engine of its own. The package imports platform and no domain.
 //
 // # Parts
 //

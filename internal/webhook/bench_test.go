@@ -12,8 +12,8 @@ func BenchmarkDeliver(b *testing.B) {
 		b.Run(o.Name, func(b *testing.B) {
 			db := o.database(b)
 			r := newReceiver(b, nil)
-			db.insert(b, "target, subject, revision, payload", `'here', md5(n::text)::uuid, revision, '{"payload_type":"relayer_enabled"}'
-				FROM generate_series(1, 1 + $1 / 4) n, generate_series(1, 4) revision`, b.N)
+			write(b, db, `INSERT INTO deliveries (lane, subject, payload) SELECT $1, n || '/here', '{"payload_type":"relayer_enabled"}'
+				FROM generate_series(1, 1 + $2 / 4) n, generate_series(1, 4) revision`, db.lane("here"), b.N)
 			cfg := settings(r.target("here"))
 			cfg.tuning = tuning{}
 			b.ResetTimer()

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,9 +30,8 @@ func child(database, target, owner string) int {
 		return 1
 	}
 	cfg := settings(Target{Name: "here", URL: target, SigningKeys: []string{secret}})
-	cfg.tuning.lease = shortLease
-	o := owners[slices.IndexFunc(owners, func(o *Owner) bool { return o.Name == owner })]
-	d, err := New(db, o.Source, cfg)
+	cfg.tuning.lease = time.Second
+	d, err := New(db, ownerNamed(owner).Source, cfg)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -28,7 +28,8 @@ type Config struct {
 	Timeout time.Duration
 	// Concurrency is how many attempts run concurrently, divided among the targets; at least one for each. Default 64.
 	Concurrency int
-	// RetryFor is how long a delivery is tried before it becomes a dead letter, 1 min to 30 days. Default a day.
+	// RetryFor is how long after its first failure a delivery is tried before it becomes a dead letter, 1 min to 30 days. Default
+	// a day.
 	RetryFor time.Duration
 	// MaxBackoff limits the pause between two attempts, also the one that a target asks for. 1 s to RetryFor. Default
 	// 10 min.
@@ -54,18 +55,12 @@ const maxRetention = 10 * 365 * 24 * time.Hour
 
 // tuning holds values that only tests change.
 type tuning struct {
-	poll                time.Duration // how often the database is polled without a notification
-	minInterval         time.Duration // between two turns
-	lease               time.Duration // of a claim
-	backoff             time.Duration // the first one
-	pause               time.Duration // the first one of a target that is down
-	maxPause            time.Duration
-	maintenanceInterval time.Duration // between two runs of maintain's work
-	drainTimeout        time.Duration // how long attempts may continue after Run's context ends
-	shutdownTimeout     time.Duration // limits database access while the process stops
-	resolver            *net.Resolver
-	jitter              func() float64 // in [0, 1)
-	sentAfter           func(c *claim) // called between the target's answer and its settlement
+	lease        time.Duration // of a claim
+	backoff      time.Duration // the first one
+	pause        time.Duration // the first one of a target that is down
+	maxPause     time.Duration
+	drainTimeout time.Duration // how long attempts may continue after Run's context ends
+	resolver     *net.Resolver
 }
 
 // Target is one receiver.

@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -12,8 +13,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
@@ -35,29 +40,25 @@ func TestDeliverer_AttemptFails_RetriesWithSameIDAndNewTime(t *testing.T) {
 				t.Parallel()
 				db := o.database(t)
 				var failed atomic.Int32
-				var last atomic.Value
-				r := newReceiver(t, func(w http.ResponseWriter, r request) {
-					if failed.Add(1) <= 2 {
+				id := newTx(t)
+				seen := make(chan string, 8)
+				r := newReceiver(t, func(w http.ResponseWriter, _ request) {
+					n := failed.Add(1)
+					if n > 1 {
+						seen <- only(t, db, id, 1).LastError
+					}
+					if n <= 2 {
 						w.(*statusWriter).status = 0
 						test.fail(w)
-						return
 					}
-					last.Store(r.ID)
 				})
-				id := newTx(t)
 				change(t, db, id, 1, "here")
 				cfg := settings(r.target("here"))
 				// Backoffs longer than half a second, so that attempts have different timestamps.
 				cfg.tuning.backoff = 600 * time.Millisecond
 				cfg.MaxBackoff = time.Second
-				seen := make(chan string, 8)
-				cfg.tuning.sentAfter = func(c *claim) {
-					if c.number > 1 {
-						seen <- only(t, db, id, 1).LastError
-					}
-				}
 				run(t, db, cfg)
-				got, _ := r.wait("the third attempt", func(got, _ []request) bool { return len(got) >= 3 && last.Load() != nil })
+				got, _ := r.wait("the third attempt", func(got, _ []request) bool { return len(got) >= 3 })
 				require.Contains(t, <-seen, test.want)
 				for _, next := range got[1:] {
 					require.Equal(t, got[0].ID, next.ID)
@@ -110,20 +111,27 @@ func TestDeliverer_TargetIsBack_DeliversInOrderAtOnce(t *testing.T) {
 		db := o.database(t)
 		const lost = 20 // some of the 40 transactions are not tried before the target is back
 		var d *Deliverer
-		var received atomic.Int32
-		alone := false // guarded by d.mu
+		var received, inFlight atomic.Int32
+		var alone atomic.Bool
 		r := newReceiver(t, func(w http.ResponseWriter, _ request) {
+			now := inFlight.Add(1)
+			end := sync.OnceFunc(func() { inFlight.Add(-1) })
+			defer end()
 			if received.Add(1) > lost {
 				return
 			}
 			w.(*statusWriter).status = 0
-			d.mu.Lock()
-			q := d.queues[0]
-			if alone && q.inFlight > 1 {
-				t.Errorf("%d deliveries at once to a target that is down", q.inFlight)
+			target := d.targets[db.lane("here")]
+			target.mu.Lock()
+			down := target.downLocked()
+			target.mu.Unlock()
+			if alone.Load() && now > 1 {
+				t.Errorf("%d deliveries at once to a target that is down", now)
 			}
-			alone = alone || q.down() && q.inFlight == 1 // the attempts from before have ended
-			d.mu.Unlock()
+			if down && now == 1 { // the attempts from before have ended
+				alone.Store(true)
+			}
+			end()
 			hangUp(w)
 		})
 		cfg := settings(r.target("here"))
@@ -131,7 +139,8 @@ func TestDeliverer_TargetIsBack_DeliversInOrderAtOnce(t *testing.T) {
 		cfg.tuning.backoff, cfg.MaxBackoff = time.Hour, time.Hour
 		// Less than the number of transactions, so that some are tried first when the target is back.
 		cfg.Concurrency = 10
-		d, _ = run(t, db, cfg)
+		d = newDeliverer(t, db, cfg)
+		start(t, d)
 		var ids []uuid.UUID
 		for range 40 {
 			ids = append(ids, newTx(t))
@@ -143,9 +152,7 @@ func TestDeliverer_TargetIsBack_DeliversInOrderAtOnce(t *testing.T) {
 			d.Notify()
 		}
 		inOrder(t, r.waitTaken(120), ids, 3)
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		require.True(t, alone, "once the target is down it gets one delivery at a time")
+		require.True(t, alone.Load(), "once the target is down it gets one delivery at a time")
 	})
 }
 
@@ -203,8 +210,8 @@ func TestDeliverer_SeveralProcessesAndFailures_KeepOrder(t *testing.T) {
 		writers.Wait()
 		inOrder(t, r.waitTaken(len(ids)*revisions), ids, revisions)
 		eventually(t, "nothing is due", func() bool {
-			counts, err := deliverers[0].Counts(t.Context())
-			return err == nil && len(counts) == 0
+			due, err := deliverers[0].List(t.Context(), Filter{State: Due})
+			return err == nil && len(due) == 0
 		})
 		_, taken := r.wait("nothing comes twice", func(_, taken []request) bool { return true })
 		require.Len(t, taken, len(ids)*revisions)
@@ -265,6 +272,7 @@ func TestDeliverer_Stop_FinishesRunningRequest(t *testing.T) {
 		r := newReceiver(t, func(http.ResponseWriter, request) { <-release })
 		begun, waiting := newTx(t), newTx(t)
 		change(t, db, begun, 1, "here")
+		change(t, db, waiting, 1, "here")
 		cfg := settings(r.target("here"))
 		cfg.Concurrency = 1
 		cfg.tuning.drainTimeout = time.Minute
@@ -272,23 +280,17 @@ func TestDeliverer_Stop_FinishesRunningRequest(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()
-		r.wait("the first", func(got, _ []request) bool { return len(got) == 1 })
-		change(t, db, waiting, 1, "here")
-		d.Notify()
-		eventually(t, "the second is claimed", func() bool { return only(t, db, waiting, 1).Attempts == 1 })
+		got, _ := r.wait("the first", func(got, _ []request) bool { return len(got) == 1 })
 		cancel()
-		eventually(t, "it begins nothing more", func() bool {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return d.stopping
-		})
 		close(release)
 		require.NoError(t, <-done)
-		require.Equal(t, Delivered, only(t, db, begun, 1).State)
-		given := only(t, db, waiting, 1)
-		require.Equal(t, Due, given.State)
-		require.Zero(t, given.Attempts)
-		require.Less(t, time.Until(given.NextAt.Time), 5*time.Second, "not at the end of a lease")
+		all, _ := r.wait("", func(_, _ []request) bool { return true })
+		require.Len(t, all, 1, "it begins nothing more")
+		for _, id := range []uuid.UUID{begun, waiting} {
+			d := only(t, db, id, 1)
+			require.Equal(t, id.String() == got[0].Payload.ID, d.State == Delivered)
+			require.Equal(t, d.State == Delivered, d.Attempts == 1)
+		}
 	})
 }
 
@@ -299,23 +301,95 @@ func TestDeliverer_Stops_ReleasesItsClaims(t *testing.T) {
 		release := make(chan struct{})
 		r := newReceiver(t, func(http.ResponseWriter, request) { <-release })
 		t.Cleanup(func() { close(release) })
-		begun, waiting := newTx(t), newTx(t)
+		begun := newTx(t)
 		change(t, db, begun, 1, "here")
 		cfg := settings(r.target("here"))
-		cfg.Concurrency = 1
 		cfg.tuning.drainTimeout = 10 * time.Millisecond
-		d, stop := run(t, db, cfg)
+		_, stop := run(t, db, cfg)
 		r.wait("the first", func(got, _ []request) bool { return len(got) == 1 })
-		change(t, db, waiting, 1, "here")
-		d.Notify()
-		eventually(t, "the second is claimed", func() bool { return only(t, db, waiting, 1).Attempts == 1 })
+		require.Equal(t, 1, only(t, db, begun, 1).Attempts)
 		stop()
-		for _, id := range []uuid.UUID{begun, waiting} {
-			given := only(t, db, id, 1)
-			require.Equal(t, Due, given.State)
-			require.Zero(t, given.Attempts)
-			require.Empty(t, given.LastError)
+		given := only(t, db, begun, 1)
+		require.Equal(t, Due, given.State)
+		require.Zero(t, given.Attempts)
+		require.Empty(t, given.LastError)
+		require.Less(t, time.Until(given.NextAt.Time), 5*time.Second, "not at the end of a lease")
+	})
+}
+
+// A delivery that failed for a day is a dead letter. Later revisions follow without it. Replayed, it has a day again.
+func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
+	t.Parallel()
+	eachOwner(t, func(t *testing.T, o *Owner) {
+		db := o.database(t)
+		var repaired atomic.Bool
+		r := newReceiver(t, func(w http.ResponseWriter, got request) {
+			if got.Payload.Revision == 1 && !repaired.Load() {
+				w.WriteHeader(500)
+			}
+		})
+		id := newTx(t)
+		change(t, db, id, 1, "here")
+		change(t, db, id, 2, "here")
+		cfg := settings(r.target("here"))
+		cfg.MaxBackoff = time.Second
+		reg := prometheus.NewRegistry()
+		cfg.Metrics = NewMetrics(reg)
+		d, _ := run(t, db, cfg)
+		eventually(t, "the first has failed", func() bool { return only(t, db, id, 1).LastError != "" })
+		write(t, db, "UPDATE deliveries SET failing_since = now() - interval '24 h' WHERE revision = 1")
+		require.Equal(t, 2, r.waitTaken(1)[0].Payload.Revision)
+		dead := only(t, db, id, 1)
+		require.Equal(t, DeadLetter, dead.State)
+		require.Equal(t, "answered 500 Internal Server Error", dead.LastError)
+		eventually(t, "it is counted", func() bool { return value(t, reg, "rollcall_webhook_dead_letters_total", "here") == 1 })
+
+		n, err := d.Replay(t.Context(), Filter{Transaction: id})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		eventually(t, "it has failed again", func() bool {
+			d := only(t, db, id, 1)
+			return d.State == Due && d.Attempts > 1
+		})
+		repaired.Store(true)
+		again := r.waitTaken(2)[1]
+		require.Equal(t, dead.ID.String(), again.ID)
+		require.Equal(t, 1, again.Payload.Revision)
+	})
+}
+
+// The day of retries begins with the first failure. A delivery that was not tried, because its target is down, keeps all of it.
+func TestTargetDown_DeliveriesNotTried_StayDue(t *testing.T) {
+	t.Parallel()
+	eachOwner(t, func(t *testing.T, o *Owner) {
+		db := o.database(t)
+		down := newReceiver(t, func(w http.ResponseWriter, _ request) { w.WriteHeader(500) })
+		cfg := settings(down.target("here"))
+		cfg.Concurrency = downAfter
+		cfg.tuning.pause, cfg.tuning.maxPause = time.Hour, time.Hour
+		cfg.tuning.backoff, cfg.MaxBackoff = time.Hour, time.Hour
+		var log journal
+		cfg.Logger = log.logger()
+		for range 10 {
+			change(t, db, newTx(t), 1, "here")
 		}
+		write(t, db, "UPDATE deliveries SET created_at = now() - interval '2 days', due_at = now() - interval '2 days'")
+		_, stop := run(t, db, cfg)
+		eventually(t, "the target is down", func() bool { return strings.Contains(log.String(), "webhook target is down") })
+		stop()
+		list, err := db.outbox(t).List(t.Context(), Filter{})
+		require.NoError(t, err)
+		untried := 0
+		for _, d := range list {
+			require.Equal(t, Due, d.State)
+			if d.Attempts == 0 {
+				untried++
+			}
+		}
+		require.Equal(t, 10-downAfter, untried)
+		r := newReceiver(t, nil)
+		run(t, db, settings(r.target("here")))
+		r.waitTaken(untried)
 	})
 }
 
@@ -340,7 +414,7 @@ func TestDeliverer_Secrets_AreNotLoggedOrStored(t *testing.T) {
 	}
 	r.waitTaken(4)
 	eventually(t, "the other one has failed", func() bool {
-		list, err := db.outbox().List(t.Context(), Filter{Target: "closed"})
+		list, err := db.outbox(t).List(t.Context(), Filter{Target: "closed"})
 		reasons.Store(fmt.Sprintf("%+v", list))
 		return err == nil && strings.Contains(reasons.Load().(string), "connection refused")
 	})
@@ -351,4 +425,106 @@ func TestDeliverer_Secrets_AreNotLoggedOrStored(t *testing.T) {
 		require.NotContains(t, text, "token-of-the-path")
 		require.NotContains(t, text, secret)
 	}
+}
+
+func TestDeliverer_PostgresRestarts_LosesNothing(t *testing.T) {
+	t.Parallel()
+	eachOwner(t, func(t *testing.T, o *Owner) {
+		server := testpostgres.Own(t)
+		require.NoError(t, postgres.Migrate(t.Context(), server.URL(), o.Migrations))
+		db := &testDB{server.Pool(t), o}
+		r := newReceiver(t, nil)
+		for range 2 {
+			run(t, &testDB{server.Pool(t), o}, settings(r.target("here")))
+		}
+		const revisions = 20
+		ids := make([]uuid.UUID, 10)
+		for i := range ids {
+			ids[i] = newTx(t)
+		}
+		write := make(chan struct{}, revisions) // the writer may be stuck
+		written := make(chan error, 1)
+		go func() {
+			defer close(written)
+			for revision := 1; revision <= revisions; revision++ {
+				if _, ok := <-write; !ok {
+					return
+				}
+				for _, id := range ids {
+					if err := insist(t.Context(), db, id, revision); err != nil {
+						written <- err
+						return
+					}
+				}
+			}
+		}()
+		t.Cleanup(func() { close(write) })
+		step := func(n int) {
+			for range n {
+				write <- struct{}{}
+			}
+		}
+		step(6)
+		r.waitTaken(20)
+		server.Stop()
+		step(1)
+		server.Restart()
+		step(5)
+		r.waitTaken(80)
+		server.Kill()
+		step(1)
+		server.Restart()
+		step(revisions - 13)
+		require.NoError(t, <-written)
+
+		// At least once, and never before a lower revision. A delivery repeated after a crash may carry an old revision.
+		highest := map[string]int{}
+		_, taken := r.wait("all revisions", func(_, taken []request) bool {
+			seen := map[[2]any]bool{}
+			for _, r := range taken {
+				seen[[2]any{r.Payload.ID, r.Payload.Revision}] = true
+			}
+			return len(seen) == len(ids)*revisions
+		})
+		for _, r := range taken {
+			require.LessOrEqual(t, r.Payload.Revision, highest[r.Payload.ID]+1)
+			highest[r.Payload.ID] = max(highest[r.Payload.ID], r.Payload.Revision)
+		}
+	})
+}
+
+// insist writes a change until it is stored once, even if answers are lost.
+func insist(ctx context.Context, db *testDB, id uuid.UUID, revision int) error {
+	for {
+		err := tryChange(ctx, db, id, revision, "here")
+		if failed, ok := errors.AsType[*pgconn.PgError](err); err == nil || ok && failed.Code == "23505" { // it is stored already
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// A change must be on the disk before its webhook is sent. The relayer's statements do not wait for that, so a claim does.
+func TestRelayer_ClaimsWaitForTheDisk(t *testing.T) {
+	t.Parallel()
+	db := ownerNamed("relayer").database(t)
+	// A deferred trigger runs at the commit, and records the setting that the commit uses.
+	write(t, db, `CREATE TABLE commits (n serial, setting text);
+		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+			'BEGIN INSERT INTO commits (setting) VALUES (current_setting(''synchronous_commit'')); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER note AFTER UPDATE ON deliveries DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note()`)
+	r := newReceiver(t, nil)
+	id := newTx(t)
+	change(t, db, id, 1, "here")
+	run(t, db, settings(r.target("here")))
+	eventually(t, "it is noted", func() bool { return only(t, db, id, 1).State == Delivered })
+	var setting string
+	require.NoError(t, db.QueryRow(t.Context(), `SELECT setting FROM commits ORDER BY n LIMIT 1`).Scan(&setting))
+	require.Equal(t, "on", setting)
 }

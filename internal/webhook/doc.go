@@ -1,13 +1,13 @@
 // Package webhook delivers the rows of a table: one row for each change of a subject, such as a transaction, and each
-// configured target. The owner of the table writes the row in the same database transaction as the change. So every
-// change is delivered, and only committed changes are.
+// configured target. The rows are entries of package outbox, which claims, retries and orders them. The owner of the table
+// inserts them in the same database transaction as the change. So every change is delivered, and only committed changes are.
 //
 // # Owners
 //
 // A [Source] describes the owner's table, and how a row becomes an event. This package knows no column of the owner's
 // other tables, and the owner writes the rows with its own SQL. Package internal/relayer/events has the Source of a
-// relayer: its payloads come from the rows of transactions. [PlainSource] is for an owner whose rows hold the complete
-// payload, and documents the statement that adds rows.
+// relayer: its payloads come from the rows of transactions. Package internal/dispatch/store has that of the relay path's
+// clients: its rows hold the complete payloads.
 //
 // A process of the owner runs a [Deliverer]. Operators' commands use an [Outbox].
 //
@@ -29,42 +29,25 @@
 //
 // In order: of one subject and target only the lowest due revision is sent, so a receiver sees revisions rise.
 // There are two exceptions. A process that froze during a request for longer than its claim lasts may send that request
-// late. A delivery that an operator replays arrives late by design. A receiver that keeps the highest revision it has
-// seen is correct in each case.
+// late. A delivery that an operator replays comes after those that are due, by design. A receiver that keeps the highest
+// revision it has seen is correct in each case.
 //
-// Dead letters: a delivery that failed for a day becomes a dead letter, for [Outbox.List] and [Outbox.Replay]. Later
+// Dead letters: a delivery that fails for a day becomes a dead letter, for [Outbox.List] and [Outbox.Replay]. Later
 // revisions of the same subject are then delivered. If each carries the subject's whole state, the receiver misses a step,
-// not the state. A delivery that was never tried, because its target was down, stays due until the target is
-// back.
-//
-// # Claims
-//
-// A claim sets claimed_until to a time in the future, until which no other process claims the row. No transaction, lock
-// or connection is held during the HTTP request. A claim ends when its result is stored, or at that time. attempts
-// grows with each claim. Together with the claimant's id it identifies a late result of an expired claim.
-//
-// In each process one loop uses the database, in one round trip a turn. In one transaction it stores the results since
-// the last turn, and claims as many deliveries as there is capacity for. Under load a turn handles hundreds of rows. A
-// turn that claims waits for the disk. The owner need not wait for it, but a change must be on the disk before its webhook
-// is sent. A turn that only stores results does not wait (synchronous_commit is off in it): results that
-// Postgres loses in a crash are repeated.
-//
-// The cost of a turn does not depend on the number of rows, nor on the statistics of the table:
-//
-//   - A claim reads at most one row of each of the owner's other tables for a delivery, by an index.
-//   - A claim changes no column of an index, so it writes one short record (a HOT update).
-//   - The planner has one index for each query, whatever it estimates about the table's size.
-//   - A revision that waits for a lower one is deferred until after it, so that later claims skip it.
-//   - Only one claim a second begins at the oldest due row, and reads past index entries of rows that were delivered.
+// not the state. The day begins with the first failure. A delivery that was never tried, because its target was down, stays
+// due until the target is back.
 //
 // Delivered rows are kept for Config.Retention, so that an operator can replay them.
 //
 // # Targets do not wait for each other
 //
-// Each target has its own share of the concurrency, and its own claims: a turn has one claim for each target with free
-// capacity. So targets are receivers in the tens, not in the thousands. A target that failed for three different
-// subjects without a success in between is down. It gets one delivery at a time, with pauses up to 30 s, until one
-// succeeds. Then deliveries in backoff are tried at once, and the concurrency grows again with every success.
+// One worker of package outbox delivers to all targets, each a lane. A target has its own share of the concurrency, and the
+// worker claims for it only as many deliveries as may be sent at once. So a slow target holds its share alone. Targets are
+// receivers in the tens, not in the thousands.
+//
+// A target that failed for three different subjects without a success in between is down. It gets one delivery at a time,
+// with pauses up to 30 s, until one succeeds. Then deliveries in backoff are tried at once, and the concurrency grows again
+// with every success.
 //
 // # Where requests may go
 //

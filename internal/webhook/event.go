@@ -18,16 +18,12 @@ type Body[P any] struct {
 // timestampLayout is OpenZeppelin's, in UTC.
 const timestampLayout = "2006-01-02T15:04:05.000000Z"
 
-// body returns the body to send for a claim at a time.
-func (c *claim) body(at time.Time) ([]byte, error) {
-	payload, err := c.payload()
-	if err != nil {
-		return nil, err
-	}
+// newBody returns the body to send at a time.
+func newBody(id, event string, payload any, at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(Body[any]{ID: c.delivery.String(), Event: c.event, Payload: payload, Timestamp: at.UTC().Format(timestampLayout)}); err != nil {
+	if err := enc.Encode(Body[any]{ID: id, Event: event, Payload: payload, Timestamp: at.UTC().Format(timestampLayout)}); err != nil {
 		return nil, fmt.Errorf("write body: %w", err)
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil

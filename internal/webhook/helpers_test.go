@@ -38,10 +38,7 @@ const (
 func settings(targets ...Target) Config {
 	return Config{
 		Targets: targets, AllowPrivate: true, Timeout: 10 * time.Second,
-		tuning: tuning{
-			poll: 20 * time.Millisecond, minInterval: time.Millisecond,
-			backoff: 10 * time.Millisecond, pause: 10 * time.Millisecond, maxPause: 50 * time.Millisecond, shutdownTimeout: time.Minute,
-		},
+		tuning: tuning{backoff: 10 * time.Millisecond, pause: 10 * time.Millisecond, maxPause: 50 * time.Millisecond},
 	}
 }
 
@@ -56,6 +53,12 @@ func newDeliverer(t testing.TB, db *testDB, cfg Config) *Deliverer {
 func run(t testing.TB, db *testDB, cfg Config) (d *Deliverer, stop func()) {
 	t.Helper()
 	d = newDeliverer(t, db, cfg)
+	return d, start(t, d)
+}
+
+// start runs a Deliverer until the test ends or stop is called.
+func start(t testing.TB, d *Deliverer) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()
@@ -64,7 +67,7 @@ func run(t testing.TB, db *testDB, cfg Config) (d *Deliverer, stop func()) {
 		require.NoError(t, <-done)
 	})
 	t.Cleanup(stop)
-	return d, stop
+	return stop
 }
 
 // request is a request that a receiver got.
@@ -200,7 +203,7 @@ func newTx(t testing.TB) uuid.UUID {
 // only returns the delivery of a transaction's revision.
 func only(t testing.TB, db *testDB, tx uuid.UUID, revision int) Delivery {
 	t.Helper()
-	list, err := db.outbox().List(t.Context(), Filter{Transaction: tx})
+	list, err := db.outbox(t).List(t.Context(), Filter{Transaction: tx})
 	require.NoError(t, err)
 	for _, d := range list {
 		if d.Revision == revision {

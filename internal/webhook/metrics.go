@@ -1,8 +1,12 @@
 package webhook
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 )
 
 // Metrics holds the metrics of deliveries, by target. A process registers them once.
@@ -37,20 +41,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"target"}),
 		inFlight:    gauge("rollcall_webhook_in_flight", "Attempts running now."),
 		down:        gauge("rollcall_webhook_target_down", "1 while a target fails whatever it is sent, 0 otherwise."),
-		due:         gauge("rollcall_webhook_due", "Webhooks not delivered yet, of all processes."),
-		deadLetters: gauge("rollcall_webhook_dead_letters", "Webhooks given up and not replayed, of all processes."),
+		due:         gauge("rollcall_webhook_due", "Webhooks not delivered yet, of all processes; 1000 means that many or more."),
+		deadLetters: gauge("rollcall_webhook_dead_letters", "Webhooks given up and not replayed, of all processes; 1000 means that many or more."),
 		age:         gauge("rollcall_webhook_oldest_due_seconds", "Age of the oldest webhook not delivered yet."),
 	}
 }
 
-// show sets the gauges to the result of Counts.
-func (m *Metrics) show(counts []Count) {
+// show sets the gauges. prefix is that of the lanes.
+func (m *Metrics) show(counts []outbox.Count, prefix string) {
 	m.due.Reset()
 	m.deadLetters.Reset()
 	m.age.Reset()
 	for _, c := range counts {
-		m.due.WithLabelValues(c.Target).Set(float64(c.Due))
-		m.deadLetters.WithLabelValues(c.Target).Set(float64(c.DeadLetters))
-		m.age.WithLabelValues(c.Target).Set(c.OldestDue.Seconds())
+		target := strings.TrimPrefix(c.Lane, prefix)
+		m.due.WithLabelValues(target).Set(float64(min(c.Waiting+c.Delayed+c.Blocked+c.Working, outbox.CountLimit)))
+		m.deadLetters.WithLabelValues(target).Set(float64(c.Dead))
+		m.age.WithLabelValues(target).Set(c.Oldest.Seconds())
 	}
 }

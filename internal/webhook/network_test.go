@@ -61,9 +61,6 @@ func names(t testing.TB, answer func(name string) netip.Addr) *net.Resolver {
 	}}
 }
 
-// empty is the payload of an event.
-func empty() (any, error) { return struct{}{}, nil }
-
 // one makes one attempt with a sender to a URL.
 func one(t testing.TB, raw string, change func(*Config)) *failure {
 	t.Helper()
@@ -73,7 +70,7 @@ func one(t testing.TB, raw string, change func(*Config)) *failure {
 	require.NoError(t, err)
 	s := newSender(targets[0], cfg)
 	t.Cleanup(s.close)
-	return s.send(t.Context(), &claim{payload: empty})
+	return s.send(t.Context(), "id", "event", struct{}{})
 }
 
 func TestDial_NameResolvesToPrivateAddress_IsRejected(t *testing.T) {
@@ -121,10 +118,9 @@ func TestDial_NameChanges_IsCheckedEachTime(t *testing.T) {
 	require.NoError(t, err)
 	s := newSender(targets[0], cfg)
 	t.Cleanup(s.close)
-	c := &claim{payload: empty}
-	require.Nil(t, s.send(t.Context(), c))
+	require.Nil(t, s.send(t.Context(), "id", "event", struct{}{}))
 	address.Store(netip.MustParseAddr("169.254.169.254"))
-	require.Contains(t, s.send(t.Context(), c).reason, "metadata")
+	require.Contains(t, s.send(t.Context(), "id", "event", struct{}{}).reason, "metadata")
 }
 
 func TestDial_CertificatesAreVerified(t *testing.T) {

@@ -3,51 +3,70 @@ package webhook
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
 // State of a delivery.
 type State string
 
-// The states.
+// The states, as operators see them.
 const (
 	Due        State = "due"
 	Delivered  State = "delivered"
 	DeadLetter State = "dead_letter"
 )
 
+// states are the states of entries that those of deliveries stand for.
+var states = map[State]outbox.State{Due: outbox.Waiting, Delivered: outbox.Done, DeadLetter: outbox.Dead}
+
+func stateOf(s outbox.State) State {
+	for state, entry := range states {
+		if entry == s {
+			return state
+		}
+	}
+	return State(s)
+}
+
 // Outbox gives operators access to the deliveries of one [Source]. It is safe for concurrent use.
 type Outbox struct {
 	db     *pgxpool.Pool
+	box    *outbox.Outbox
 	source Source
-	turn   turnStatements
 }
 
-// NewOutbox returns the Outbox of a source, which has all its fields (see [New]). It does not close db.
-func NewOutbox(db *pgxpool.Pool, source Source) *Outbox {
-	return &Outbox{db: db, source: source, turn: newTurnStatements(source)}
+// NewOutbox returns the Outbox of a source. It does not close db.
+func NewOutbox(db *pgxpool.Pool, source Source) (*Outbox, error) {
+	box, err := outbox.New(db, source.Table)
+	if err != nil {
+		return nil, err
+	}
+	return &Outbox{db: db, box: box, source: source}, nil
 }
 
 // Delivery is one webhook to one target, in the form that operators and their scripts see.
 type Delivery struct {
 	ID          uuid.UUID         `json:"id"`
 	Transaction *uuid.UUID        `json:"transaction"` // nil for an event of no transaction
-	Subject     uuid.UUID         `json:"-"`           // orders the deliveries; of a transaction's events it is the transaction's id
 	Target      string            `json:"target"`
 	Event       string            `json:"event"`
 	Revision    int               `json:"revision"`
 	State       State             `json:"state"`
 	Attempts    int               `json:"attempts"`
-	NextAt      timefmt.Timestamp `json:"nextAt"` // of a due one: when it may be tried, or when its claim ends
+	NextAt      timefmt.Timestamp `json:"nextAt"` // of a due one: when it may be tried, or when its claim ends; zero behind a lower revision
 	CreatedAt   timefmt.Timestamp `json:"createdAt"`
 	DeliveredAt timefmt.Timestamp `json:"deliveredAt"`
 	LastError   string            `json:"lastError"`
+
+	seq int64 // its place in a list
 }
 
 // Filter selects deliveries. A zero field selects all.
@@ -55,7 +74,7 @@ type Filter struct {
 	IDs         []uuid.UUID
 	State       State
 	Target      string
-	Transaction uuid.UUID
+	Transaction uuid.UUID // it replaces IDs
 	// Since and Until limit the time of the change: from Since on, and before Until.
 	Since, Until time.Time
 	// After is the last delivery of the previous page.
@@ -64,165 +83,96 @@ type Filter struct {
 	Limit int
 }
 
-const (
-	defaultPage = 100
-	maxPage     = 1000
-	// chunk is how many rows one statement for an operator changes.
-	chunk = 1000
-	// retryNowLimit is how many deliveries in backoff become due at once when a target is back; the others keep their
-	// times.
-	retryNowLimit = "1000"
-)
-
-// where is the condition for a filter's rows; zero fields match all rows.
-const where = `($1::uuid[] IS NULL OR id = ANY($1)) AND ($2 = '' OR state = $2) AND ($3 = '' OR target = $3)
-	AND ($4::uuid IS NULL OR subject = $4)
-	AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)`
-
-// args returns the parameters of where, others, and those of the scope.
-func (o *Outbox) args(f Filter, others ...any) []any {
-	var tx *uuid.UUID
+// entries returns the filter for the entries.
+func (o *Outbox) entries(ctx context.Context, f Filter) (outbox.Filter, error) {
+	e := outbox.Filter{State: states[f.State], Prefix: o.source.Prefix, Since: f.Since, Until: f.Until, Limit: f.Limit}
+	if f.Target != "" {
+		e.Lane = o.source.Prefix + f.Target
+	}
+	if f.After != nil {
+		e.After = &outbox.Item{CreatedAt: f.After.CreatedAt, Seq: f.After.seq}
+	}
+	for _, id := range f.IDs {
+		e.IDs = append(e.IDs, id.String())
+	}
 	if f.Transaction != uuid.Nil {
-		tx = &f.Transaction
+		rows, err := o.db.Query(ctx, `SELECT id FROM `+o.source.Table.Name+` WHERE about = $1`, f.Transaction)
+		if err != nil {
+			return e, fmt.Errorf("list webhooks of %s: %w", f.Transaction, err)
+		}
+		if e.IDs, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+			return e, fmt.Errorf("list webhooks of %s: %w", f.Transaction, err)
+		}
 	}
-	var since, until *time.Time
-	if !f.Since.IsZero() {
-		since = &f.Since
-	}
-	if !f.Until.IsZero() {
-		until = &f.Until
-	}
-	return o.source.scopeArgs(append([]any{f.IDs, string(f.State), f.Target, tx, since, until}, others...)...)
+	return e, nil
 }
 
 // List returns the matching deliveries, the oldest first.
 func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
-	var afterTime *time.Time
-	var afterID *uuid.UUID
-	if f.After != nil {
-		afterTime, afterID = &f.After.CreatedAt.Time, &f.After.ID
-	}
-	limit := defaultPage
-	if f.Limit > 0 {
-		limit = min(f.Limit, maxPage)
-	}
-	rows, err := o.db.Query(ctx, `
-		SELECT id, `+o.source.Transaction+`, subject, target, `+o.source.Event+`, revision, state, attempts,
-			CASE WHEN state = 'due' THEN GREATEST(next_at, claimed_until) END, created_at, delivered_at, last_error
-		FROM `+o.source.Table+` c WHERE `+o.source.scope("", 9)+where+` AND ($7::timestamptz IS NULL OR (created_at, id) > ($7, $8::uuid))
-		ORDER BY created_at, id LIMIT $9`, o.args(f, afterTime, afterID, limit)...)
+	entries, err := o.entries(ctx, f)
 	if err != nil {
-		return nil, fmt.Errorf("list webhook deliveries: %w", err)
+		return nil, err
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Delivery])
+	items, err := o.box.List(ctx, entries)
 	if err != nil {
-		return nil, fmt.Errorf("list webhook deliveries: %w", err)
+		return nil, err
+	}
+	list, err := o.deliveries(ctx, items)
+	if err != nil {
+		return nil, fmt.Errorf("list webhooks: %w", err)
 	}
 	return list, nil
 }
 
-// Replay makes deliveries due again, with the same ids and the full number of attempts. Of those that match the filter
-// it takes the dead letters; if the filter has IDs, the delivered ones too. It returns how many it changed. After an
-// error some may have been changed, and another call changes the rest.
+// deliveries returns entries with the owner's columns. It leaves out those that were deleted meanwhile.
+func (o *Outbox) deliveries(ctx context.Context, items []outbox.Item) ([]Delivery, error) {
+	ids := make([]string, len(items))
+	for i, item := range items {
+		ids[i] = item.ID
+	}
+	rows, err := o.db.Query(ctx, `SELECT id, id::uuid, `+o.source.Transaction+`, `+o.source.Event+`, revision FROM `+o.source.Table.Name+` e
+		WHERE id = ANY($1)`, ids)
+	if err != nil {
+		return nil, err
+	}
+	own := make(map[string]Delivery, len(items))
+	var id string
+	var d Delivery
+	if _, err := pgx.ForEachRow(rows, []any{&id, &d.ID, &d.Transaction, &d.Event, &d.Revision}, func() error {
+		own[id] = d
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	list := make([]Delivery, 0, len(items))
+	for _, item := range items {
+		d, there := own[item.ID]
+		if !there {
+			continue
+		}
+		d.Target, d.State, d.Attempts, d.seq = strings.TrimPrefix(item.Lane, o.source.Prefix), stateOf(item.State), item.Attempts, item.Seq
+		d.NextAt, d.CreatedAt, d.LastError = item.DueAt, item.CreatedAt, item.Reason
+		if d.State == Delivered {
+			d.DeliveredAt = item.SettledAt
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+// Replay makes deliveries due again, with the same ids and the full number of attempts. Of those that match the filter it takes the
+// dead letters; if the filter has IDs, the delivered ones too. It returns how many it changed. After an error some may have been
+// changed, and another call changes the rest.
 func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
-	const again = ` SET state = 'due', attempts = 0, next_at = now(), retry_until = NULL, claimed_until = '-infinity',
-		claimant = NULL, delivered_at = NULL `
-	if len(f.IDs) > 0 {
-		tag, err := o.db.Exec(ctx, `UPDATE `+o.source.Table+again+`WHERE `+o.source.scope("", 6)+where+` AND state <> 'due'`, o.args(f)...)
-		if err != nil {
-			return 0, fmt.Errorf("replay webhook deliveries: %w", err)
-		}
-		return int(tag.RowsAffected()), nil
-	}
-	for done := 0; ; {
-		tag, err := o.db.Exec(ctx, `UPDATE `+o.source.Table+again+`WHERE id = ANY(ARRAY(
-			SELECT id FROM `+o.source.Table+` WHERE `+o.source.scope("", 7)+where+` AND state = 'dead_letter'
-			ORDER BY created_at LIMIT $7 FOR UPDATE SKIP LOCKED))`, o.args(f, chunk)...)
-		if err != nil {
-			return done, fmt.Errorf("replay webhook deliveries: %w", err)
-		}
-		if tag.RowsAffected() == 0 {
-			return done, nil
-		}
-		done += int(tag.RowsAffected())
-	}
-}
-
-// Count is the number of deliveries of a target, by state.
-type Count struct {
-	Target           string
-	Due, DeadLetters int
-	OldestDue        time.Duration // since the change; 0 if no delivery is due
-}
-
-// Counts returns a Count for every target with due deliveries or dead letters, by name.
-func (o *Outbox) Counts(ctx context.Context) ([]Count, error) {
-	// Two queries in one, so that each has its partial index.
-	rows, err := o.db.Query(ctx, `
-		SELECT target, sum(due)::bigint, sum(dead)::bigint, coalesce(extract(epoch FROM now() - min(oldest)), 0)::float8
-		FROM (
-			SELECT target, count(*) AS due, 0 AS dead, min(created_at) AS oldest FROM `+o.source.Table+`
-			WHERE `+o.source.scope("", 0)+`state = 'due' GROUP BY target
-			UNION ALL
-			SELECT target, 0, count(*), NULL FROM `+o.source.Table+`
-			WHERE `+o.source.scope("", 0)+`state = 'dead_letter' GROUP BY target
-		) AS each GROUP BY target ORDER BY target`, o.source.scopeArgs()...)
+	entries, err := o.entries(ctx, f)
 	if err != nil {
-		return nil, fmt.Errorf("count webhook deliveries: %w", err)
+		return 0, err
 	}
-	counts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Count, err error) {
-		var seconds float64
-		err = row.Scan(&c.Target, &c.Due, &c.DeadLetters, &seconds)
-		c.OldestDue = time.Duration(max(0, seconds) * float64(time.Second))
-		return c, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("count webhook deliveries: %w", err)
+	if f.Transaction != uuid.Nil {
+		if f.State != "" && f.State != DeadLetter || len(entries.IDs) == 0 {
+			return 0, nil
+		}
+		entries.State = outbox.Dead
 	}
-	return counts, nil
-}
-
-// Purge deletes delivered rows that are older than given, and returns their number. It scans the ids, which grow with
-// time, once. Rows that are deleted and not vacuumed yet are read once, not for each chunk.
-func (o *Outbox) Purge(ctx context.Context, older time.Duration) (int, error) {
-	done, after := 0, uuid.Nil
-	for {
-		var seen, deleted int
-		err := o.db.QueryRow(ctx, `WITH old AS MATERIALIZED (
-				SELECT id, state FROM `+o.source.Table+`
-				WHERE id > $1 AND id < (lpad(to_hex((extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
-				ORDER BY id LIMIT $3
-			), gone AS (
-				DELETE FROM `+o.source.Table+` d USING old WHERE d.id = old.id AND `+o.source.scope("d.", 3)+`d.state = 'delivered'
-				RETURNING 1)
-			SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), coalesce((SELECT id FROM old ORDER BY id DESC LIMIT 1), $1)`,
-			o.source.scopeArgs(after, older, chunk)...).Scan(&seen, &deleted, &after)
-		if err != nil {
-			return done, fmt.Errorf("purge webhook deliveries: %w", err)
-		}
-		done += deleted
-		if seen < chunk {
-			return done, nil
-		}
-	}
-}
-
-// deadLetterOrphans makes deliveries dead letters that have been due for longer than given and whose target is no longer
-// configured. It returns their number.
-func (o *Outbox) deadLetterOrphans(ctx context.Context, known []string, older time.Duration) (int, error) {
-	for done := 0; ; {
-		tag, err := o.db.Exec(ctx, `UPDATE `+o.source.Table+`
-			SET state = 'dead_letter', claimant = NULL, last_error = 'no target has this name'
-			WHERE id = ANY(ARRAY(SELECT id FROM `+o.source.Table+`
-				WHERE state = 'due' AND `+o.source.scope("", 3)+`target <> ALL($1::text[])
-					AND GREATEST(next_at, claimed_until) < now() - $2::interval LIMIT $3 FOR UPDATE SKIP LOCKED))`,
-			o.source.scopeArgs(known, older, chunk)...)
-		if err != nil {
-			return done, fmt.Errorf("park webhook deliveries without a target: %w", err)
-		}
-		done += int(tag.RowsAffected())
-		if tag.RowsAffected() < chunk {
-			return done, nil
-		}
-	}
+	return o.box.Replay(ctx, entries)
 }

@@ -2,11 +2,9 @@ package webhook
 
 import (
 	"context"
-	"fmt"
-	"os"
+	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -27,28 +25,15 @@ type Owner struct {
 	Change string
 }
 
-// plain owns a table for PlainSource: that of the relay path.
-var plain = &Owner{
-	Name:   "plain",
-	Source: PlainSource("relay_deliveries", "transaction_update"),
-	Migrations: postgres.Migrations{Table: "relay_migrations", FS: fstest.MapFS{"00001_relay.sql": {Data: []byte(`-- +goose Up
-CREATE TABLE relay_txs (
-    id       uuid    PRIMARY KEY,
-    revision integer NOT NULL
-);
-` + relayDeliveries())}}},
-	Change: `
-		WITH changed AS (INSERT INTO relay_txs (id, revision) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET revision = $2 RETURNING *)
-		INSERT INTO deliveries (target, subject, revision, payload)
-		SELECT target, c.id, c.revision, jsonb_build_object('id', c.id, 'revision', c.revision)
-		FROM changed c CROSS JOIN unnest($3::text[]) AS target`,
-}
+// owners has the owners when the tests run: see [AddOwner].
+var owners []*Owner
 
-// owners has more when the tests run: see [AddOwner].
-var owners = []*Owner{plain}
-
-// AddOwner adds one that imports this package.
+// AddOwner adds one. The owners import this package.
 func AddOwner(o *Owner) { owners = append(owners, o) }
+
+func ownerNamed(name string) *Owner {
+	return owners[slices.IndexFunc(owners, func(o *Owner) bool { return o.Name == name })]
+}
 
 // eachOwner runs a test for each owner.
 func eachOwner(t *testing.T, test func(t *testing.T, o *Owner)) {
@@ -70,7 +55,7 @@ type testDB struct {
 // database is for tests that do not depend on the owner.
 func database(t testing.TB) *testDB {
 	t.Helper()
-	return plain.database(t)
+	return ownerNamed("clients").database(t)
 }
 
 func (o *Owner) database(t testing.TB) *testDB {
@@ -78,10 +63,18 @@ func (o *Owner) database(t testing.TB) *testDB {
 	return &testDB{testpostgres.New(t, testpostgres.Migrated(o.Migrations)).Pool(t), o}
 }
 
-func (d *testDB) outbox() *Outbox { return NewOutbox(d.Pool, d.owner.Source) }
+func (d *testDB) outbox(t testing.TB) *Outbox {
+	t.Helper()
+	box, err := NewOutbox(d.Pool, d.owner.Source)
+	require.NoError(t, err)
+	return box
+}
+
+// lane returns the lane of a target.
+func (d *testDB) lane(target string) string { return d.owner.Source.Prefix + target }
 
 func (d *testDB) sql(statement string) string {
-	return strings.ReplaceAll(statement, "deliveries", d.owner.Source.Table)
+	return strings.ReplaceAll(statement, "deliveries", d.owner.Source.Table.Name)
 }
 
 func (d *testDB) Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
@@ -92,25 +85,9 @@ func (d *testDB) QueryRow(ctx context.Context, statement string, args ...any) pg
 	return d.Pool.QueryRow(ctx, d.sql(statement), args...)
 }
 
-// insert inserts deliveries: the columns of a selection, and those of the owner's scope.
-func (d *testDB) insert(t testing.TB, columns, selection string, args ...any) {
+// write executes a statement.
+func write(t testing.TB, db *testDB, sql string, args ...any) {
 	t.Helper()
-	var names, values string
-	for _, c := range d.owner.Source.Scope {
-		names += c.Name + ", "
-		values += fmt.Sprintf("'%v', ", c.Value)
-	}
-	_, err := d.Exec(t.Context(), "INSERT INTO deliveries ("+names+columns+") SELECT "+values+selection, args...)
+	_, err := db.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
-}
-
-// relayDeliveries returns the DDL of the relay path's deliveries, from the migration.
-func relayDeliveries() string {
-	migration, err := os.ReadFile("../dispatch/store/migrations/00001_relay.sql")
-	if err != nil {
-		panic(err)
-	}
-	_, ddl, _ := strings.Cut(string(migration), "CREATE TABLE relay_deliveries")
-	ddl, _, _ = strings.Cut(ddl, "-- +goose Down")
-	return "CREATE TABLE relay_deliveries" + ddl
 }

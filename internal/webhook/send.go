@@ -16,7 +16,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
@@ -27,8 +26,6 @@ const (
 	maxAnswer = 64 << 10
 	// maxHeader limits a response header.
 	maxHeader = 64 << 10
-	// maxReason is how many bytes of an error are stored.
-	maxReason = 300
 )
 
 // sender sends to one target.
@@ -75,12 +72,12 @@ type failure struct {
 	permanent bool
 }
 
-// send makes one attempt; nil means success.
-func (s *sender) send(ctx context.Context, c *claim) *failure {
+// send makes one attempt to deliver a webhook; nil means success.
+func (s *sender) send(ctx context.Context, id, event string, payload any) *failure {
 	at := time.Now()
-	body, err := c.body(at)
+	body, err := newBody(id, event, payload, at)
 	if err != nil {
-		return &failure{reason: reason(err), permanent: true}
+		return &failure{reason: err.Error(), permanent: true}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -90,7 +87,7 @@ func (s *sender) send(ctx context.Context, c *claim) *failure {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "rollcall")
-	signature.Sign(req.Header, s.to.keys, c.delivery.String(), at, body)
+	signature.Sign(req.Header, s.to.keys, id, at, body)
 	resp, err := s.client.Do(req)
 	if err != nil {
 		return &failure{reason: s.reason(ctx, err)}
@@ -125,21 +122,7 @@ func (s *sender) reason(ctx context.Context, err error) string {
 	if unknown, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "certificate: " + unknown.Error()
 	}
-	return reason(err)
-}
-
-// reason returns the error's text in a form that Postgres stores and a terminal prints.
-func reason(err error) string {
-	text := strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(err.Error(), "?"))
-	if len(text) > maxReason {
-		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
-	}
-	return text
+	return err.Error()
 }
 
 // retryAfter parses the header; it returns 0 if the header has no valid value.

@@ -9,41 +9,20 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
-func TestSource_Incomplete_AllProblemsAreReported(t *testing.T) {
+func TestClients_Body_IsTheStoredPayload(t *testing.T) {
 	t.Parallel()
-	for _, o := range owners {
-		require.NoError(t, o.Source.validate(), o.Name)
-	}
-	err := Source{Scope: []ScopeColumn{{Name: "chain_id", Value: int64(0)}, {Name: "pool_id", Value: ""}, {Name: "realm"}, {"era", 1}}}.validate()
-	require.EqualError(t, err, `the source of webhooks has no table
-the source of webhooks has no event
-the source of webhooks has no transaction
-the source of webhooks has no columns
-the source of webhooks has no value of chain_id
-the source of webhooks has no value of pool_id
-the source of webhooks has no value of realm
-the source of webhooks has no function to scan a row`)
-}
-
-func TestPlainSource_Event_IsALiteral(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, `'it''s'`, PlainSource("t", "it's").Event)
-}
-
-func TestPlainSource_Body_IsTheStoredPayload(t *testing.T) {
-	t.Parallel()
-	db := plain.database(t)
+	db := database(t)
 	r := newReceiver(t, nil)
 	id := newTx(t)
-	webhook := uuid.Must(uuid.NewV7()) // an older one would be purged once it is delivered
-	write(t, db, `INSERT INTO deliveries (id, target, subject, revision, payload) VALUES ($1, 'here', $2, 7, $3)`,
-		webhook, id, `{"value": "115792089237316195423570985008687907853269984665640564039457584007913129639935", "n": 9007199254740993,
+	webhook := uuid.Must(uuid.NewV7())
+	write(t, db, `INSERT INTO deliveries (id, lane, about, revision, payload) VALUES ($1, 'here', $2, 7, convert_to($3, 'UTF8'))`,
+		webhook.String(), id, `{"value": "115792089237316195423570985008687907853269984665640564039457584007913129639935", "n": 9007199254740993,
 			"reason": "Łódź 東京 \"é\" </script> & 🦊", "none": null}`)
 	begin := time.Now().Truncate(time.Microsecond)
 	run(t, db, settings(r.target("here")))
@@ -58,9 +37,8 @@ func TestPlainSource_Body_IsTheStoredPayload(t *testing.T) {
 	at := got.Timestamp
 	require.WithinRange(t, at, begin, time.Now())
 	require.Equal(t, fmt.Sprint(at.Unix()), got.header.Get(signature.HeaderTimestamp))
-	require.Equal(t, `{"id":"`+webhook.String()+`","event":"transaction_update","payload":{"n":9007199254740993,"none":null,`+
-		`"value":"115792089237316195423570985008687907853269984665640564039457584007913129639935",`+
-		`"reason":"Łódź 東京 \"é\" </script> & 🦊"},"timestamp":"`+at.Format("2006-01-02T15:04:05.000000Z")+`"}`, string(got.body))
+	require.Equal(t, `{"id":"`+webhook.String()+`","event":"transaction_update","payload":{"value":"115792089237316195423570985008687907853269984665640564039457584007913129639935",`+
+		`"n":9007199254740993,"reason":"Łódź 東京 \"é\" </script> & 🦊","none":null},"timestamp":"`+at.Format("2006-01-02T15:04:05.000000Z")+`"}`, string(got.body))
 
 	for _, dialect := range []signature.Dialect{signature.StandardWebhooks, signature.OpenZeppelin} {
 		key, err := signature.NewKey(secret)
@@ -70,18 +48,11 @@ func TestPlainSource_Body_IsTheStoredPayload(t *testing.T) {
 		require.Equal(t, dialect, v.Dialect)
 		got.header.Del(signature.HeaderSignature)
 	}
-	list, err := db.outbox().List(t.Context(), Filter{})
+	list, err := db.outbox(t).List(t.Context(), Filter{})
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, "transaction_update", list[0].Event)
 	require.Equal(t, &id, list[0].Transaction)
-	require.Equal(t, id, list[0].Subject)
-}
-
-func withNil(h http.Header, name string) http.Header {
-	h = h.Clone()
-	h[name] = nil
-	return h
 }
 
 // An error of a payload is not the target's fault, and delays no other delivery.
@@ -89,18 +60,14 @@ func TestPayload_Error_DeadLetterAtOnce(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	owner := *db.owner
-	owner.Source.Scan = func(row pgx.CollectableRow) (Payload, error) {
-		payload, err := db.owner.Source.Scan(row)
-		return func() (any, error) {
-			text, err := payload()
-			if strings.Contains(fmt.Sprintf("%s", text), `"bad": 1`) {
-				return nil, errors.New("it is unreadable")
-			}
-			return text, err
-		}, err
+	owner.Source.Read = func(w outbox.Work) (string, any, error) {
+		if strings.Contains(string(w.Payload), `"bad"`) {
+			return "", nil, errors.New("it is unreadable")
+		}
+		return db.owner.Source.Read(w)
 	}
 	r := newReceiver(t, nil)
-	db.insert(t, "target, subject, revision, payload", `'here', md5(n::text)::uuid, 1, '{"bad": 1}' FROM generate_series(1, 5) n`)
+	write(t, db, `INSERT INTO deliveries (lane, subject, payload) SELECT 'here', n || '/here', '{"bad": 1}' FROM generate_series(1, 5) n`)
 	id := newTx(t)
 	change(t, db, id, 1, "here")
 	d, _ := run(t, &testDB{db.Pool, &owner}, settings(r.target("here")))
@@ -111,28 +78,24 @@ func TestPayload_Error_DeadLetterAtOnce(t *testing.T) {
 	})
 }
 
-// scoped is a database that also holds a delivery of another scope, in each state.
-func scoped(t *testing.T) (db *testDB, foreign []uuid.UUID) {
-	t.Helper()
-	o := owners[len(owners)-1]
-	require.Len(t, o.Source.Scope, 2)
-	db = o.database(t)
-	for _, state := range []string{"'due'", "'due', next_at = now() + interval '1 h'", "'delivered'", "'dead_letter'"} {
-		id := newTx(t)
-		change(t, db, id, 1, "here")
-		write(t, db, "UPDATE deliveries SET pool_id = 'pool-2', id = "+idOfAge("interval '4 days'")+", state = "+state+" WHERE subject = $1", id)
-		foreign = append(foreign, id)
-	}
-	return db, foreign
-}
-
-func TestScope_DeliveriesOfAnother_AreLeftAlone(t *testing.T) {
+// The relayer's table holds deliveries of several pools.
+func TestPrefix_DeliveriesOfAnother_AreLeftAlone(t *testing.T) {
 	t.Parallel()
-	db, foreign := scoped(t)
+	db := ownerNamed("relayer").database(t)
+	var foreign []uuid.UUID
+	for i, state := range []string{"'waiting'", "'waiting', due_at = now() + interval '1 h'", "'done'", "'dead'"} {
+		for _, target := range []string{"here", "former"} {
+			id := newTx(t)
+			change(t, db, id, 1, target)
+			write(t, db, "UPDATE deliveries SET lane = $2, created_at = now() - interval '4 days', settled_at = now() - interval '4 days', state = "+state+
+				" WHERE about = $1", id, []string{"1337/pool-2/", "1337/pool-11/", "133/pool-1/", "1337/pool-0/"}[i]+target)
+			foreign = append(foreign, id)
+		}
+	}
 	own := newTx(t)
 	change(t, db, own, 1, "here")
 	state := func() (rows string) {
-		require.NoError(t, db.QueryRow(t.Context(), "SELECT array_agg(d ORDER BY id)::text FROM deliveries d WHERE subject = ANY($1)", foreign).Scan(&rows))
+		require.NoError(t, db.QueryRow(t.Context(), "SELECT array_agg(d ORDER BY id)::text FROM deliveries d WHERE about = ANY($1)", foreign).Scan(&rows))
 		return rows
 	}
 	before := state()
@@ -140,29 +103,27 @@ func TestScope_DeliveriesOfAnother_AreLeftAlone(t *testing.T) {
 	d, stop := run(t, db, settings(r.target("here")))
 	require.Equal(t, own.String(), r.waitTaken(1)[0].Payload.ID)
 	eventually(t, "it is noted", func() bool { return only(t, db, own, 1).State == Delivered })
-	stop()
+	d.back(t.Context(), d.targets[db.lane("here")], db.lane("here"))
+	stop() // it has purged and abandoned
 
 	list, err := d.List(t.Context(), Filter{})
 	require.NoError(t, err)
 	require.Len(t, list, 1)
-	counts, err := d.Counts(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, counts)
 	n, err := d.Replay(t.Context(), Filter{})
 	require.NoError(t, err)
 	require.Zero(t, n)
 	var ids []uuid.UUID
-	require.NoError(t, db.QueryRow(t.Context(), "SELECT array_agg(id) FROM deliveries WHERE subject = ANY($1)", foreign).Scan(&ids))
-	n, err = d.Replay(t.Context(), Filter{IDs: ids})
-	require.NoError(t, err)
-	require.Zero(t, n)
-	n, err = d.Purge(t.Context(), time.Hour)
-	require.NoError(t, err)
-	require.Zero(t, n)
-	n, err = d.deadLetterOrphans(t.Context(), []string{}, -2*time.Hour)
-	require.NoError(t, err)
-	require.Zero(t, n)
-	_, _, _, err = d.syncBatch(t.Context(), nil, []demand{{target: "here", n: 10, retryNow: true}})
-	require.NoError(t, err)
+	require.NoError(t, db.QueryRow(t.Context(), "SELECT array_agg(id::uuid) FROM deliveries WHERE about = ANY($1)", foreign).Scan(&ids))
+	for _, f := range []Filter{{IDs: ids}, {Transaction: foreign[6]}} {
+		n, err = d.Replay(t.Context(), f)
+		require.NoError(t, err)
+		require.Zero(t, n)
+	}
 	require.Equal(t, before, state())
+}
+
+func withNil(h http.Header, name string) http.Header {
+	h = h.Clone()
+	h[name] = nil
+	return h
 }

@@ -135,7 +135,7 @@ func (r *relayed) number(query string) (n float64) {
 
 // waitingWebhooks returns how many webhooks are stored and not delivered.
 func (r *relayed) waitingWebhooks() float64 {
-	return r.number("SELECT count(*) FROM relayer_deliveries WHERE state = 'due'")
+	return r.number("SELECT count(*) FROM relayer_webhooks WHERE state = 'waiting'")
 }
 
 // deliveredWebhooks returns how many webhooks have arrived.

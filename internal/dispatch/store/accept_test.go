@@ -33,7 +33,7 @@ func TestAccept_StoresAndQueues(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, history, 1)
 	require.Equal(t, dispatch.Queued, history[0].Status)
-	require.Zero(t, f.count(`SELECT count(*) FROM relay_deliveries`), "queued is not reported to the client")
+	require.Zero(t, f.count(`SELECT count(*) FROM relay_webhooks`), "queued is not reported to the client")
 }
 
 // The same id or key of a client gives the stored transaction, another request with it fails, and another client is not

@@ -3,16 +3,19 @@ package store
 import (
 	"io/fs"
 	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // until returns the migrations up to a version, such as "00003".
@@ -64,4 +67,53 @@ func TestMigrations_CheckInTheFuture_IsDueAfterOnePause(t *testing.T) {
 		}
 	}
 	require.Equal(t, []uuid.UUID{overdue, silent, often}, taken)
+}
+
+// The outbox's table has the webhooks of the table that it replaces: due ones with their attempts, dead letters and delivered ones.
+func TestMigrations_Webhooks_BecomeEntriesAndBack(t *testing.T) {
+	t.Parallel()
+	d := testpostgres.New(t, testpostgres.Migrated(until(t, "00007")))
+	db := d.Pool(t)
+	id := uuid.Must(uuid.NewV7())
+	_, err := db.Exec(t.Context(), `INSERT INTO relay_deliveries (target, subject, revision, payload, state, attempts, retry_until, next_at, delivered_at, last_error, created_at)
+		VALUES ('shop', $1, 4, '{"n": 9007199254740993}', 'due', 0, NULL, now() + interval '1 h', NULL, '', now() - interval '3 h'),
+			('shop', $1, 3, '{"reason": "é"}', 'due', 4, now() + interval '2 h', now() + interval '9 min', NULL, 'answered 500', now() - interval '4 h'),
+			('shop', $1, 2, '{}', 'dead_letter', 9, now() - interval '1 h', now(), NULL, 'answered 404', now() - interval '30 h'),
+			('shop', $1, 1, '{}', 'delivered', 1, now() + interval '1 h', now(), now() - interval '1 h', '', now() - interval '5 h')`, id)
+	require.NoError(t, err)
+	list := func(sql string) []string {
+		rows, err := db.Query(t.Context(), sql)
+		require.NoError(t, err)
+		list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return list
+	}
+	const former = `SELECT concat_ws(' ', id, target, subject, revision, payload, state, attempts, delivered_at, last_error, created_at) FROM relay_deliveries ORDER BY id`
+	before := list(former)
+	require.NoError(t, postgres.Migrate(t.Context(), d.URL(), Migrations()))
+	require.Equal(t, []string{
+		"shop 1 done 1 1  true - 0 {} true",
+		"shop 2 dead 9 9 answered 404 true 25 0 {} true",
+		`shop 3 waiting 4 4 answered 500 true 22 9 {"reason": "é"} false`,
+		`shop 4 waiting 0 0  true - -180 {"n": 9007199254740993} false`,
+	}, list(`SELECT concat_ws(' ', lane, revision, state, attempts, failures, reason, CASE WHEN subject = about || '/shop' THEN 'true' END,
+			coalesce(round(extract(epoch FROM now() - failing_since) / 3600)::text, '-'), round(extract(epoch FROM due_at - now()) / 60),
+			convert_from(payload, 'UTF8'), CASE WHEN settled_at <= now() THEN 'true' ELSE 'false' END) FROM relay_webhooks ORDER BY seq`))
+
+	// The dead letters stay for the operator.
+	box, err := webhook.NewOutbox(db, Webhooks())
+	require.NoError(t, err)
+	n, err := box.Replay(t.Context(), webhook.Filter{Target: "shop"})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	_, err = db.Exec(t.Context(), `UPDATE relay_webhooks SET state = 'dead', attempts = 9, reason = 'answered 404' WHERE revision = 2`)
+	require.NoError(t, err)
+
+	content, err := fs.ReadFile(Migrations().FS, "00008_webhooks.sql")
+	require.NoError(t, err)
+	_, down, found := strings.Cut(string(content), "-- +goose Down")
+	require.True(t, found)
+	_, err = db.Exec(t.Context(), down)
+	require.NoError(t, err)
+	require.Equal(t, before, list(former))
 }

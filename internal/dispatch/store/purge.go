@@ -14,15 +14,13 @@ import (
 // again. Several processes may call it at the same time.
 func (s *Store) Purge(ctx context.Context, history time.Duration, limit int) (deleted int, err error) {
 	// Ids begin with the time of their creation, by the clock of an API, so that the primary key finds the oldest ones. The database's
-	// clock decides. Each state of a delivery has a condition of its own, because each has an index of its own. One condition for both
-	// could use neither, and would read delivered ones.
+	// clock decides.
 	err = s.db.QueryRow(ctx, `WITH old AS (
 			DELETE FROM relay_transactions WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions t WHERE id < $1 AND NOT open AND updated_at < now() - $3::interval
-				AND NOT EXISTS (SELECT FROM relay_deliveries d WHERE d.subject = t.id AND d.state = 'due')
-				AND NOT EXISTS (SELECT FROM relay_deliveries d WHERE d.subject = t.id AND d.state = 'dead_letter')
+				AND NOT EXISTS (SELECT FROM relay_webhooks w WHERE w.about = t.id AND w.state <> 'done')
 				ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING id
 		), changes AS (DELETE FROM relay_history WHERE tx = ANY(ARRAY(SELECT id FROM old))
-		), sent AS (DELETE FROM relay_deliveries WHERE subject = ANY(ARRAY(SELECT id FROM old)) AND state = 'delivered') -- not one replayed meanwhile
+		), sent AS (DELETE FROM relay_webhooks WHERE about = ANY(ARRAY(SELECT id FROM old)) AND state = 'done') -- not one replayed meanwhile
 		SELECT count(*) FROM old`, firstID(time.Now().Add(-history)), limit, history).Scan(&deleted)
 	if err != nil {
 		return 0, fmt.Errorf("purge transactions: %w", err)

@@ -59,10 +59,10 @@ var record = `, history AS (
 		INSERT INTO relay_history (tx, revision, status, reason, relayer, tx_hash)
 		SELECT id, revision, status, status_reason, relayer, tx_hash FROM changed
 	), deliveries AS (
-		INSERT INTO relay_deliveries (subject, target, revision, payload)
-		SELECT id, client, revision, jsonb_build_object('transactionId', coalesce(client_id, id::text), 'hash', '0x' || encode(tx_hash, 'hex'),
+		INSERT INTO relay_webhooks (lane, subject, about, revision, payload)
+		SELECT client, id || '/' || client, id, revision, convert_to(jsonb_build_object('transactionId', coalesce(client_id, id::text), 'hash', '0x' || encode(tx_hash, 'hex'),
 			'status', status, 'reason', status_reason, 'revision', revision,
-			'createdAt', ` + jsonTime("created_at") + `, 'updatedAt', ` + jsonTime("updated_at") + `)
+			'createdAt', ` + jsonTime("created_at") + `, 'updatedAt', ` + jsonTime("updated_at") + `)::text, 'UTF8')
 		FROM changed WHERE webhook AND status NOT IN ('queued', 'submitting')
 	)`
 

@@ -105,7 +105,7 @@ func TestBegin_DeadlinePassed_Expires(t *testing.T) {
 		got := f.read(tx.ID)
 		require.Equal(t, dispatch.Expired, got.Status)
 		require.Equal(t, 2, got.Revision)
-		require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_deliveries WHERE subject = $1 AND payload->>'status' = 'expired'`, tx.ID))
+		require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_webhooks WHERE about = $1 AND convert_from(payload, 'UTF8')::jsonb->>'status' = 'expired'`, tx.ID))
 		require.Zero(t, f.count(`SELECT count(*) FROM relay_unresolved_calls`))
 	}
 }
@@ -166,8 +166,9 @@ func TestApply_ToConfirmed(t *testing.T) {
 		statuses = append(statuses, change.Status)
 	}
 	require.Equal(t, []dispatch.Status{dispatch.Queued, dispatch.Submitting, dispatch.Submitted, dispatch.Submitted, dispatch.Mined, dispatch.Confirmed}, statuses)
-	require.Equal(t, 4, f.count(`SELECT count(*) FROM relay_deliveries WHERE subject = $1 AND target = 'shop'`, tx.ID))
-	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_deliveries WHERE payload->>'status' = 'confirmed' AND payload->>'hash' = $1`, hash.Hex()))
+	require.Equal(t, 4, f.count(`SELECT count(*) FROM relay_webhooks WHERE about = $1 AND lane = 'shop'`, tx.ID))
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_webhooks
+		WHERE convert_from(payload, 'UTF8')::jsonb @> jsonb_build_object('status', 'confirmed', 'hash', $1::text)`, hash.Hex()))
 	loads, err := f.Outstanding(t.Context(), time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, loads)
@@ -628,10 +629,10 @@ func TestPurge_OldFinalOnes_AreDeletedInBatches(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET updated_at = now() - interval '59 minutes' WHERE id = $1`, kept[3].ID) // it was open for long
 	require.NoError(t, err)
-	_, err = f.db.Exec(t.Context(), `INSERT INTO relay_deliveries (subject, target, revision, payload) VALUES ($1, 'shop', 2, '{}')`, kept[1].ID)
+	_, err = f.db.Exec(t.Context(), `INSERT INTO relay_webhooks (about, lane, revision, payload) VALUES ($1, 'shop', 2, '{}')`, kept[1].ID)
 	require.NoError(t, err)
-	_, err = f.db.Exec(t.Context(), `INSERT INTO relay_deliveries (subject, target, revision, payload, state)
-		SELECT id, 'shop', 1, '{}', CASE WHEN id = $1 THEN 'dead_letter' ELSE 'delivered' END FROM relay_transactions`, dead.ID)
+	_, err = f.db.Exec(t.Context(), `INSERT INTO relay_webhooks (about, lane, revision, payload, state)
+		SELECT id, 'shop', 1, '{}', CASE WHEN id = $1 THEN 'dead' ELSE 'done' END FROM relay_transactions`, dead.ID)
 	require.NoError(t, err)
 	purges := func(want ...int) {
 		for _, n := range want {
@@ -644,18 +645,18 @@ func TestPurge_OldFinalOnes_AreDeletedInBatches(t *testing.T) {
 	for _, tx := range kept {
 		require.Equal(t, tx.ID, f.read(tx.ID).ID)
 	}
-	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_deliveries WHERE subject = $1`, dead.ID))
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_webhooks WHERE about = $1`, dead.ID))
 	becomes := func(state string) {
-		_, err := f.db.Exec(t.Context(), `UPDATE relay_deliveries SET state = $2 WHERE subject = $1`, dead.ID, state)
+		_, err := f.db.Exec(t.Context(), `UPDATE relay_webhooks SET state = $2 WHERE about = $1`, dead.ID, state)
 		require.NoError(t, err)
 	}
-	becomes("due") // an operator has replayed it
+	becomes("waiting") // an operator has replayed it
 	purges(0)
-	becomes("delivered")
+	becomes("done")
 	purges(1)
 	require.Equal(t, 4, f.count(`SELECT count(*) FROM relay_transactions`))
 	require.Equal(t, 4, f.count(`SELECT count(DISTINCT tx) FROM relay_history`))
-	require.Zero(t, f.count(`SELECT count(*) FROM relay_deliveries WHERE subject NOT IN (SELECT id FROM relay_transactions)`))
+	require.Zero(t, f.count(`SELECT count(*) FROM relay_webhooks WHERE about NOT IN (SELECT id FROM relay_transactions)`))
 }
 
 // Silent transactions are due, each for one reconciler and less often each time. Final ones never are.

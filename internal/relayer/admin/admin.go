@@ -38,7 +38,11 @@ func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{Store: s, Outbox: webhook.NewOutbox(db, events.Pool{ChainID: chainID, ID: pool}.Source())}, nil
+	box, err := webhook.NewOutbox(db, events.Pool{ChainID: chainID, ID: pool}.Source())
+	if err != nil {
+		return nil, err
+	}
+	return &Admin{Store: s, Outbox: box}, nil
 }
 
 // Outcome is the outcome of a change.

@@ -165,7 +165,7 @@ func (r *reorg) stopped() {
 // delivered returns the statuses of a transaction that the webhook target received, in their order.
 func (r *reorg) delivered(tx *relayer.Transaction) (statuses []string) {
 	r.t.Helper()
-	rows, err := r.db.Pool(r.t).Query(r.t.Context(), `SELECT status FROM relayer_deliveries WHERE subject = $1 ORDER BY revision`, tx.ID)
+	rows, err := r.db.Pool(r.t).Query(r.t.Context(), `SELECT status FROM relayer_webhooks WHERE about = $1 ORDER BY revision`, tx.ID)
 	require.NoError(r.t, err)
 	statuses, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(r.t, err)

@@ -166,7 +166,7 @@ func (sc *scene) followed() time.Time {
 	require.NoError(sc.t, v.db.QueryRow(sc.t.Context(), `SELECT clock_timestamp()`).Scan(&now))
 	eventually(sc.t, patience, func() bool {
 		var due int
-		err := v.db.QueryRow(sc.t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE state = 'due' AND created_at <= $1`, now).Scan(&due)
+		err := v.db.QueryRow(sc.t.Context(), `SELECT count(*) FROM relayer_webhooks WHERE state = 'waiting' AND created_at <= $1`, now).Scan(&due)
 		return err == nil && due == 0
 	}, "webhooks are not delivered")
 	return time.Now()

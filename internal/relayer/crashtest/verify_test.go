@@ -115,7 +115,7 @@ func (v *truth) delivered(within time.Duration) {
 	v.t.Helper()
 	eventually(v.t, within, func() bool {
 		var due int
-		require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE state = 'due'`).Scan(&due))
+		require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*) FROM relayer_webhooks WHERE state = 'waiting'`).Scan(&due))
 		return due == 0
 	}, "webhooks are not delivered")
 }

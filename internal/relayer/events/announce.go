@@ -30,13 +30,13 @@ func (p Pool) Announce(ctx context.Context, tx pgx.Tx, targets []string, relayer
 	// One address is a relayer on each of several chains.
 	subject := uuid.NewSHA1(uuid.NameSpaceURL, fmt.Appendf(nil, "%d/%s/%s", p.ChainID, p.ID, relayerID))
 	batch := new(pgx.Batch)
-	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('relayer_deliveries ' || $1::uuid, 0))`, subject)
+	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('relayer_webhooks ' || $1::uuid, 0))`, subject)
 	// A separate statement, because it must see the rows of the transaction that held the lock.
 	batch.Queue(`
-		INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, payload)
-		SELECT $1, $2, target, $3, 1 + coalesce(
-			(SELECT max(d.revision) FROM relayer_deliveries d WHERE d.subject = $3 AND d.target = t.target), 0), $4
-		FROM unnest($5::text[]) AS t(target)`, int64(p.ChainID), p.ID, subject, encoded, targets)
+		INSERT INTO relayer_webhooks (lane, subject, about, revision, payload)
+		SELECT $1 || target, $2::uuid || '/' || target, $2, 1 + coalesce(
+			(SELECT max(e.revision) FROM relayer_webhooks e WHERE e.about = $2 AND e.lane = $1 || target), 0), $3
+		FROM unnest($4::text[]) AS t(target)`, p.lanePrefix(), subject, encoded, targets)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("announce a relayer's event: %w", err)
 	}

@@ -1,7 +1,7 @@
 // Package events defines the webhooks of a relayer, with OpenZeppelin Relayer's bodies: changes of transactions, and keys
 // that the system disabled or enabled. Package webhook delivers them.
 //
-// Each event is a row of relayer_deliveries for each target. The row is written in the database transaction of the change:
+// Each event is a row of relayer_webhooks for each target. The row is written in the database transaction of the change:
 // by package store for a change of a transaction, by [Pool.Announce] for a key. [Pool.Source] makes webhooks of the rows.
 //
 // The payload of "transaction_update" is the transaction in the API's format, as it was at that change, with payload_type

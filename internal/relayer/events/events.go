@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
@@ -57,35 +58,55 @@ type Pool struct {
 	ID      string
 }
 
+// lanePrefix precedes a target's name in the lanes of the pool's deliveries.
+func (p Pool) lanePrefix() string { return fmt.Sprintf("%d/%s/", p.ChainID, p.ID) }
+
+// table is the table of all pools' deliveries.
+var table = outbox.Table{
+	Name:     "relayer_webhooks",
+	KeepDone: true,
+	// The store's statements need not wait for the disk themselves, and a change must be there before its webhook is sent.
+	ClaimsWaitForDisk: true,
+	Columns:           columns,
+	Joins: `LEFT JOIN LATERAL (SELECT * FROM relayer_txs WHERE id = e.about LIMIT 1) AS t ON true
+		LEFT JOIN LATERAL (SELECT max_fee, max_priority FROM relayer_attempts
+			WHERE tx_hash = '0x' || encode(e.tx_hash, 'hex') AND tx_id = e.about LIMIT 1) AS a ON true`,
+	Scan: func(row pgx.CollectableRow) (any, error) {
+		return pgx.RowToAddrOfStructByName[delivery](postgres.Sparse{CollectableRow: row})
+	},
+}
+
 // Source returns the pool's deliveries.
 func (p Pool) Source() webhook.Source {
 	return webhook.Source{
-		Table:       "relayer_deliveries",
-		Scope:       []webhook.ScopeColumn{{Name: "chain_id", Value: int64(p.ChainID)}, {Name: "pool_id", Value: p.ID}},
-		Event:       `CASE WHEN c.payload IS NULL THEN '` + EventTransaction + `' ELSE '` + EventRelayerState + `' END`,
-		Transaction: `CASE WHEN c.payload IS NULL THEN c.subject END`,
-		Columns:     columns,
-		Joins: `LEFT JOIN LATERAL (SELECT * FROM relayer_txs WHERE id = c.subject LIMIT 1) AS t ON true
-			LEFT JOIN LATERAL (SELECT max_fee, max_priority FROM relayer_attempts
-				WHERE tx_hash = '0x' || encode(c.tx_hash, 'hex') AND tx_id = c.subject LIMIT 1) AS a ON true`,
-		Scan: func(row pgx.CollectableRow) (webhook.Payload, error) {
-			d, err := pgx.RowToAddrOfStructByName[delivery](postgres.Sparse{CollectableRow: row})
-			return d.payload, err
+		Table:       table,
+		Prefix:      p.lanePrefix(),
+		Event:       `CASE WHEN e.payload IS NULL THEN '` + EventTransaction + `' ELSE '` + EventRelayerState + `' END`,
+		Transaction: `CASE WHEN e.payload IS NULL THEN e.about END`,
+		Read: func(w outbox.Work) (string, any, error) {
+			if w.Payload != nil {
+				return EventRelayerState, json.RawMessage(w.Payload), nil
+			}
+			d := w.Data.(*delivery)
+			tx, err := d.transaction()
+			if err != nil {
+				return "", nil, err
+			}
+			return EventTransaction, TransactionUpdate{PayloadType: "transaction", Transaction: openzeppelin.FromTransaction(tx), Revision: d.Revision}, nil
 		},
 	}
 }
 
 // columns are those of a [delivery]: the transaction's, with the values of the change from the delivery's row.
-var columns = `c.payload, c.contents, a.max_fee::text AS offered_fee, a.max_priority::text AS offered_tip, ` +
+var columns = `e.contents, a.max_fee::text AS offered_fee, a.max_priority::text AS offered_tip, ` +
 	relayer.SelectList[relayer.TransactionRow]("t", map[string]string{
-		"revision": "c.revision", "status": "c.status", "status_reason": "c.status_reason", "intent": "coalesce(c.intent, 'send')",
-		"attempts": "c.tx_attempts", "relayer_address": "'0x' || encode(c.relayer_address, 'hex')", "nonce": "c.nonce",
-		"tx_hash": "'0x' || encode(c.tx_hash, 'hex')", "sent_at": "c.sent_at", "confirmed_at": "c.confirmed_at",
+		"revision": "e.revision", "status": "e.status", "status_reason": "e.status_reason", "intent": "coalesce(e.intent, 'send')",
+		"attempts": "e.tx_attempts", "relayer_address": "'0x' || encode(e.relayer_address, 'hex')", "nonce": "e.nonce",
+		"tx_hash": "'0x' || encode(e.tx_hash, 'hex')", "sent_at": "e.sent_at", "confirmed_at": "e.confirmed_at",
 	})
 
 // delivery is a claimed row.
 type delivery struct {
-	Payload  json.RawMessage `db:"payload"`  // of a relayer's event; nil for a change of a transaction
 	Contents json.RawMessage `db:"contents"` // the transaction's contents at the change; nil if the row still has them
 	// TransactionRow is the transaction as it was at the change, but for Contents. CreatedAt is zero if the transaction was
 	// deleted.
@@ -94,18 +115,6 @@ type delivery struct {
 
 // errPurged is why a replayed delivery becomes a dead letter if its transaction has been deleted.
 var errPurged = errors.New("its transaction was deleted because of its age")
-
-// payload returns the payload of the row's event.
-func (d *delivery) payload() (any, error) {
-	if d.Payload != nil {
-		return d.Payload, nil
-	}
-	tx, err := d.transaction()
-	if err != nil {
-		return nil, err
-	}
-	return TransactionUpdate{PayloadType: "transaction", Transaction: openzeppelin.FromTransaction(tx), Revision: d.Revision}, nil
-}
 
 // transaction returns the transaction as it was at the change.
 func (d *delivery) transaction() (*relayer.Transaction, error) {

@@ -63,7 +63,7 @@ func sustain(b *testing.B, targets int) {
 		return bytes
 	}
 	backlog := func() (n int64) {
-		require.NoError(b, db.QueryRow(b.Context(), `SELECT count(*) FROM relayer_deliveries WHERE state = 'due'`).Scan(&n))
+		require.NoError(b, db.QueryRow(b.Context(), `SELECT count(*) FROM relayer_webhooks WHERE state = 'waiting'`).Scan(&n))
 		return n
 	}
 
@@ -111,7 +111,7 @@ func sustain(b *testing.B, targets int) {
 	b.ReportMetric(float64(wal()-before)/float64(accepted), "WAL-B/tx")
 	if targets > 0 {
 		var size int64
-		require.NoError(b, db.QueryRow(b.Context(), `SELECT pg_total_relation_size('relayer_deliveries')`).Scan(&size))
+		require.NoError(b, db.QueryRow(b.Context(), `SELECT pg_total_relation_size('relayer_webhooks')`).Scan(&size))
 		b.ReportMetric(float64(size)/float64(written), "stored-B/webhook")
 		require.Eventually(b, func() bool { return received.Load() >= written }, patience, 5*time.Millisecond, "the backlog is delivered")
 	}

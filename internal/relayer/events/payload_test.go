@@ -86,9 +86,10 @@ func TestBody_Transaction_AmountsAreExact(t *testing.T) {
 				'0x00000000000000000000000000000000000000aa', 2::numeric ^ 256 - 1, '\xdeadbeef', 9007199254740993, 'fast',
 				115792089237316195423570985008687907853269984665640564039457584007913129639935, 1000000007, '東京',
 				'2026-11-22 10:00:00.123456+00', '2026-11-22 12:00:01+02', NULL) RETURNING *)
-		INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, subject, revision, status, status_reason, tx_attempts, relayer_address,
+		INSERT INTO relayer_webhooks (id, lane, subject, about, revision, status, status_reason, tx_attempts, relayer_address,
 			nonce, tx_hash, sent_at)
-		SELECT '0199f000-0000-4000-8000-000000000001', c.chain_id, c.pool_id, 'here', c.id, c.revision, c.status, c.status_reason, c.attempts,
+		SELECT '0199f000-0000-4000-8000-000000000001', c.chain_id || '/' || c.pool_id || '/here', c.id || '/here', c.id,
+			c.revision, c.status, c.status_reason, c.attempts,
 			decode(substr(c.relayer_address, 3), 'hex'), c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at
 		FROM changed c`, id, pool.ChainID, pool.ID)
 	require.NoError(t, err)
@@ -152,7 +153,8 @@ func TestBody_ReplacedLater_HasContentsOfTheChange(t *testing.T) {
 	require.Equal(t, []string{was, is, is, was}, delivered)
 
 	var ids []uuid.UUID
-	outbox := webhook.NewOutbox(db, pool.Source())
+	outbox, err := webhook.NewOutbox(db, pool.Source())
+	require.NoError(t, err)
 	list, err := outbox.List(t.Context(), webhook.Filter{})
 	require.NoError(t, err)
 	for _, one := range list {
@@ -227,7 +229,8 @@ func TestReplay_Delivered_HasTheFirstBody(t *testing.T) {
 	require.True(t, displaced)
 	require.Contains(t, deliverOne(), `"nonce":null`)
 
-	outbox := webhook.NewOutbox(db, pool.Source())
+	outbox, err := webhook.NewOutbox(db, pool.Source())
+	require.NoError(t, err)
 	list, err := outbox.List(t.Context(), webhook.Filter{Transaction: tx.ID})
 	require.NoError(t, err)
 	require.Len(t, list, 2)
@@ -252,7 +255,7 @@ func TestSource_UnreadableRow_IsADeadLetterAtOnce(t *testing.T) {
 	for range 5 {
 		send()
 	}
-	_, err := db.Exec(t.Context(), `UPDATE relayer_deliveries SET contents = '{"gasLimit": -1}'`)
+	_, err := db.Exec(t.Context(), `UPDATE relayer_webhooks SET contents = '{"gasLimit": -1}'`)
 	require.NoError(t, err)
 	deleted := send()
 	_, err = db.Exec(t.Context(), `DELETE FROM relayer_txs WHERE id = $1`, deleted)

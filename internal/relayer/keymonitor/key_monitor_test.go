@@ -114,9 +114,10 @@ func (f *fixture) looks(n int) {
 // events returns the announcements of a key, in order.
 func (f *fixture) events(address common.Address) (events []string) {
 	f.t.Helper()
-	rows, err := f.pool.Query(f.t.Context(), `SELECT payload->>'payload_type' || ' ' || revision || ' '
-			|| coalesce(payload->>'disable_reason', '') || ' ' || (payload->'relayer'->>'system_disabled')
-		FROM relayer_deliveries WHERE lower(payload->'relayer'->>'id') = lower($1) ORDER BY revision`, address.Hex())
+	rows, err := f.pool.Query(f.t.Context(), `SELECT event->>'payload_type' || ' ' || revision || ' '
+			|| coalesce(event->>'disable_reason', '') || ' ' || (event->'relayer'->>'system_disabled')
+		FROM (SELECT revision, convert_from(payload, 'UTF8')::jsonb AS event FROM relayer_webhooks) AS webhooks
+		WHERE lower(event->'relayer'->>'id') = lower($1) ORDER BY revision`, address.Hex())
 	require.NoError(f.t, err)
 	events, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(f.t, err)

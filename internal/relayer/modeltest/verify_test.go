@@ -84,8 +84,8 @@ func (tr *trial) rows() map[uuid.UUID]row {
 	tr.t.Helper()
 	found, err := tr.db.Query(context.Background(), `SELECT id, kind, coalesce(relayer_address, ''), nonce, coalesce(tx_hash, ''), coalesce(block_hash, ''),
 		status, open, revision,
-		ARRAY(SELECT d.status FROM relayer_deliveries d WHERE d.subject = t.id ORDER BY d.revision),
-		ARRAY(SELECT d.revision FROM relayer_deliveries d WHERE d.subject = t.id ORDER BY d.revision) FROM relayer_txs t WHERE t.chain_id = $1`, tr.world.chainID)
+		ARRAY(SELECT d.status FROM relayer_webhooks d WHERE d.about = t.id ORDER BY d.revision),
+		ARRAY(SELECT d.revision FROM relayer_webhooks d WHERE d.about = t.id ORDER BY d.revision) FROM relayer_txs t WHERE t.chain_id = $1`, tr.world.chainID)
 	require.NoError(tr.t, err)
 	all, err := pgx.CollectRows(found, pgx.RowToStructByPos[row])
 	require.NoError(tr.t, err)

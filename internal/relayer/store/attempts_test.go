@@ -67,7 +67,7 @@ func TestUnsent_LaterAttemptStored_ListsItUntilReported(t *testing.T) {
 					require.Equal(t, before.Revision, stored.Revision, "storing an attempt is not delivered")
 				}
 				var delivered int
-				require.NoError(t, s.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE subject = $1`, tx.ID).Scan(&delivered))
+				require.NoError(t, s.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_webhooks WHERE about = $1`, tx.ID).Scan(&delivered))
 				require.Equal(t, now.Revision-1, delivered)
 			}
 		})

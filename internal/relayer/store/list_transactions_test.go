@@ -179,6 +179,6 @@ func TestCancelPending(t *testing.T) {
 	require.ElementsMatch(t, ids(others), canceled)
 	require.Equal(t, relayer.IntentSend, read(t, s, later[0]).Intent, "later transactions are not canceled")
 	var deliveries int
-	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE status = 'canceled'`).Scan(&deliveries))
+	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_webhooks WHERE status = 'canceled'`).Scan(&deliveries))
 	require.Equal(t, 2, deliveries)
 }

@@ -31,8 +31,8 @@ func TestAttach_Changes_AreDeliveredToRelayersTargets(t *testing.T) {
 	_, err = operator.SetIntent(t.Context(), waiting.ID, relayer.IntentCancel, "an operator")
 	require.NoError(t, err)
 	var deliveries int
-	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE subject = $1
-		AND status = 'canceled' AND target IN ('here', 'there')`, waiting.ID).Scan(&deliveries))
+	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_webhooks WHERE about = $1
+		AND status = 'canceled' AND lane ~ '/(here|there)$'`, waiting.ID).Scan(&deliveries))
 	require.Equal(t, 2, deliveries)
 	require.Equal(t, "an operator", read(t, s, waiting).IntentReason)
 	require.Zero(t, read(t, s, waiting).BumpRequestedAt)

@@ -58,8 +58,8 @@ func TestTransaction_WholeLife_IsDeliveredToTarget(t *testing.T) {
 	require.NoError(t, s.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 9)}))
 	require.Equal(t, got, read(t, s, tx)) // final is final
 
-	rows, err := s.db.Query(t.Context(), `SELECT revision, status FROM relayer_deliveries
-		WHERE subject = $1 AND target = 'target' ORDER BY revision`, tx.ID)
+	rows, err := s.db.Query(t.Context(), `SELECT revision, status FROM relayer_webhooks
+		WHERE about = $1 AND lane LIKE '%/target' ORDER BY revision`, tx.ID)
 	require.NoError(t, err)
 	type delivery struct {
 		Revision int
@@ -291,8 +291,8 @@ func TestResetChain_SeveralPools_DeliversToEachPoolsTargets(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	delivered := func(tx *relayer.Transaction) (targets []string) {
-		require.NoError(t, s.db.QueryRow(t.Context(), `SELECT coalesce(array_agg(pool_id || ' ' || target || ' ' || status ORDER BY 1), '{}')
-			FROM relayer_deliveries WHERE subject = $1`, tx.ID).Scan(&targets))
+		require.NoError(t, s.db.QueryRow(t.Context(), `SELECT coalesce(array_agg(split_part(lane, '/', 2) || ' ' || split_part(lane, '/', 3) || ' ' || status ORDER BY 1), '{}')
+			FROM relayer_webhooks WHERE about = $1`, tx.ID).Scan(&targets))
 		return targets
 	}
 	require.ElementsMatch(t, []string{"pool a dropped", "pool b dropped"}, delivered(tx))
@@ -406,10 +406,10 @@ func TestPurge_DeliveredWebhooks_AreDeletedWithTransaction(t *testing.T) {
 	}))
 	_, err := s.Confirm(t.Context(), []Block{{3, blockHash(3)}})
 	require.NoError(t, err)
-	_, err = s.db.Exec(t.Context(), `UPDATE relayer_deliveries SET state = 'delivered' WHERE NOT (subject = $1 AND target = 'there' AND revision = 4)`, txs[1].ID)
+	_, err = s.db.Exec(t.Context(), `UPDATE relayer_webhooks SET state = 'done' WHERE NOT (about = $1 AND lane LIKE '%/there' AND revision = 4)`, txs[1].ID)
 	require.NoError(t, err)
 	becomes := func(state string) {
-		_, err := s.db.Exec(t.Context(), `UPDATE relayer_deliveries SET state = $2 WHERE subject = $1 AND target = 'here' AND revision = 4`, txs[2].ID, state)
+		_, err := s.db.Exec(t.Context(), `UPDATE relayer_webhooks SET state = $2 WHERE about = $1 AND lane LIKE '%/here' AND revision = 4`, txs[2].ID, state)
 		require.NoError(t, err)
 	}
 	left := func(want ...*relayer.Transaction) {
@@ -418,17 +418,17 @@ func TestPurge_DeliveredWebhooks_AreDeletedWithTransaction(t *testing.T) {
 		require.NoError(t, err)
 		for _, tx := range txs {
 			var webhooks, rows int
-			require.NoError(t, s.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM relayer_deliveries WHERE subject = $1),
+			require.NoError(t, s.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM relayer_webhooks WHERE about = $1),
 				(SELECT count(*) FROM relayer_txs WHERE id = $1)`, tx.ID).Scan(&webhooks, &rows))
 			kept := slices.Contains(want, tx)
 			require.Equal(t, []bool{kept, kept}, []bool{webhooks == 6, rows == 1})
 		}
 	}
-	becomes("dead_letter")
+	becomes("dead")
 	left(txs[1], txs[2])
-	becomes("due") // an operator has replayed it
+	becomes("waiting") // an operator has replayed it
 	left(txs[1], txs[2])
-	becomes("delivered")
+	becomes("done")
 	left(txs[1])
 }
 

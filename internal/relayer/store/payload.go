@@ -25,7 +25,7 @@ func (s *Store) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes []
 // keepContents copies the contents of transaction $1 into its deliveries, which otherwise read them from the
 // transaction's row. The copy is that of [relayer.TransactionRow] in JSON. keepContents must precede each statement that
 // replaces contents.
-var keepContents = `UPDATE relayer_deliveries d SET contents = jsonb_build_object(` + contents.each(func(_ int, c relayer.Column) string {
+var keepContents = `UPDATE relayer_webhooks w SET contents = jsonb_build_object(` + contents.each(func(_ int, c relayer.Column) string {
 	value := "t." + c.Name
 	switch {
 	case c.Numeric:
@@ -35,7 +35,7 @@ var keepContents = `UPDATE relayer_deliveries d SET contents = jsonb_build_objec
 	}
 	return "'" + c.Field.Tag.Get("json") + "', " + value
 }) + `)
-	FROM relayer_txs t WHERE t.id = $1 AND d.subject = $1 AND d.contents IS NULL`
+	FROM relayer_txs t WHERE t.id = $1 AND w.about = $1 AND w.contents IS NULL`
 
 // SetMinedPayload sets a transaction's contents and fees to those of the attempt that was mined, unless it has these
 // contents. It queues no delivery on purpose: its caller records the transaction's outcome next.

@@ -25,11 +25,11 @@ func (s *Store) Purge(ctx context.Context, history, keys time.Duration, limit in
 		batch.Queue(`WITH old AS (
 			DELETE FROM relayer_txs WHERE id IN (SELECT id FROM relayer_txs t WHERE chain_id = $1 AND pool_id = $2 AND NOT open
 				AND created_at < now() - $3::interval AND updated_at < now() - $3::interval -- the index is of created_at
-				AND NOT EXISTS (SELECT FROM relayer_deliveries d
-					WHERE d.subject = t.id AND d.state <> 'delivered') LIMIT $4)
+				AND NOT EXISTS (SELECT FROM relayer_webhooks w
+					WHERE w.about = t.id AND w.state <> 'done') LIMIT $4)
 			RETURNING id
 		), signed AS (DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM old)
-		), sent AS (DELETE FROM relayer_deliveries WHERE subject IN (SELECT id FROM old) AND state = 'delivered')
+		), sent AS (DELETE FROM relayer_webhooks WHERE about IN (SELECT id FROM old) AND state = 'done')
 			SELECT count(*) FROM old`, s.ChainID, s.Pool, history, limit).QueryRow(count)
 	}
 	batch.Queue(`WITH old AS (

@@ -85,7 +85,7 @@ func TestRecordMined_StoringWebhooks_LocksNoKey(t *testing.T) {
 	broadcast(t, s, txs...)
 	_, err := s.db.Exec(t.Context(), `CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
 			'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';
-		CREATE TRIGGER hold BEFORE INSERT ON relayer_deliveries FOR EACH ROW EXECUTE FUNCTION hold()`)
+		CREATE TRIGGER hold BEFORE INSERT ON relayer_webhooks FOR EACH ROW EXECUTE FUNCTION hold()`)
 	require.NoError(t, err)
 	var free int
 	beside(t, s, func(tx pgx.Tx) {

@@ -67,7 +67,7 @@ func TestReplace_Contents_AreKeptForDeliveries(t *testing.T) {
 			is.ValidUntil, is.Metadata = r.ValidUntil, relayer.Metadata{}
 			require.Equal(t, r.Request, is)
 		}
-		rows, err := s.db.Query(t.Context(), `SELECT contents::text FROM relayer_deliveries WHERE subject = $1 AND contents IS NOT NULL ORDER BY revision`, tx.ID)
+		rows, err := s.db.Query(t.Context(), `SELECT contents::text FROM relayer_webhooks WHERE about = $1 AND contents IS NOT NULL ORDER BY revision`, tx.ID)
 		require.NoError(t, err)
 		var kept []relayer.Request
 		for rows.Next() {

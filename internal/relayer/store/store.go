@@ -125,9 +125,10 @@ var enqueueDeliveriesByPoolSQL = deliveriesCTE(`unnest((SELECT p.targets FROM re
 
 func deliveriesCTE(targets string) string {
 	return `, deliveries AS (
-	INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, status, status_reason, intent, tx_attempts,
+	INSERT INTO relayer_webhooks (lane, subject, about, revision, status, status_reason, intent, tx_attempts,
 		relayer_address, nonce, tx_hash, sent_at, confirmed_at)
-	SELECT c.chain_id, c.pool_id, webhook_target, c.id, c.revision, c.status, nullif(c.status_reason, ''), nullif(c.intent, 'send'), c.attempts,
+	SELECT c.chain_id || '/' || c.pool_id || '/' || webhook_target, c.id || '/' || webhook_target, c.id, c.revision,
+		c.status, nullif(c.status_reason, ''), nullif(c.intent, 'send'), c.attempts,
 		decode(substr(c.relayer_address, 3), 'hex'), c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at, c.confirmed_at
 	FROM changed c CROSS JOIN ` + targets + ` AS webhook_target WHERE c.kind = 'transaction')
 `

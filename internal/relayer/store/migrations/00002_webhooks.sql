@@ -1,0 +1,153 @@
+-- +goose Up
+
+-- Numbers of entries and of claims.
+CREATE SEQUENCE relayer_webhooks_numbers;
+
+-- Webhooks to deliver, written in the statement that makes the change: entries of package outbox. The lane is
+-- chain/pool/target, and the subject is what a delivery is about and its target. A delivery stores the columns that can
+-- change; the rest is read from relayer_txs when it is delivered.
+CREATE TABLE relayer_webhooks (
+    -- Columns that change come first: Postgres logs an update in the same page from the first to the last byte that differs.
+    -- A claim changes no column of an index.
+    claimed_until timestamptz NOT NULL DEFAULT '-infinity', -- no other process claims the entry before
+    claim         bigint,                                   -- the number of the latest claim; null: it was settled
+    attempts      integer     NOT NULL DEFAULT 0,           -- claims so far, without those that were given back
+    failures      integer     NOT NULL DEFAULT 0,           -- claims so far that count towards the maximum
+    again         boolean     NOT NULL DEFAULT false,       -- it was enqueued again while it was claimed
+    sent          boolean     NOT NULL DEFAULT false,       -- a broker has its id, and no worker has begun it
+    failing_since timestamptz,                              -- time of the first failure
+    settled_at    timestamptz,                              -- time of the latest result; of a done or dead entry it is the end
+    state         text        NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'done', 'dead')),
+    reason        text        NOT NULL DEFAULT '',          -- of the latest failure
+    due_at        timestamptz NOT NULL DEFAULT now(),       -- not claimed before; infinity: a lower entry of the subject blocks it
+
+    -- The webhook's id, the same in each attempt: a UUID of version 7, so that new ids are at the end of the index.
+    id            text        COLLATE "C" PRIMARY KEY DEFAULT (lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
+                        || right(replace(gen_random_uuid()::text, '-', ''), 19))::uuid::text,
+    seq           bigint      NOT NULL DEFAULT nextval('relayer_webhooks_numbers'), -- the order within a subject
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    partition     integer     NOT NULL DEFAULT 0 CHECK (partition BETWEEN 0 AND 1000000),
+    lane          text        COLLATE "C" NOT NULL DEFAULT '',
+    subject       text        COLLATE "C",
+    payload       bytea,                                    -- a relayer's event; null for a change of a transaction
+
+    about           uuid,                                   -- the transaction, or a hash of a relayer's name
+    revision        integer     NOT NULL DEFAULT 0,
+    -- The transaction's columns that can change, as they were at the change.
+    status          text,
+    status_reason   text,
+    intent          text,
+    tx_attempts     integer,
+    relayer_address bytea,
+    nonce           bigint,
+    tx_hash         bytea,
+    sent_at         timestamptz,
+    confirmed_at    timestamptz,
+    -- Null unless the transaction's contents were replaced later: then what they were.
+    contents        jsonb
+) WITH (
+    -- A claim writes a second version of each row into its page.
+    fillfactor = 45,
+    -- Every entry leaves dead rows, whatever the size of the backlog.
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000
+);
+-- Entries that may be claimed, by lane. A claim can use no other index for them.
+CREATE INDEX relayer_webhooks_due ON relayer_webhooks (partition, lane, due_at) WHERE state = 'waiting';
+CREATE INDEX relayer_webhooks_subject ON relayer_webhooks (subject, seq) WHERE subject IS NOT NULL AND state = 'waiting';
+CREATE INDEX relayer_webhooks_about ON relayer_webhooks (about);
+-- For operators. No index begins with seq: Postgres might search it for the lowest entry of a subject.
+CREATE INDEX relayer_webhooks_created ON relayer_webhooks (created_at, seq);
+CREATE INDEX relayer_webhooks_dead ON relayer_webhooks (created_at, seq) WHERE state = 'dead';
+-- Entries that a broker has, by the time at which they are sent again.
+CREATE INDEX relayer_webhooks_sent ON relayer_webhooks (due_at) WHERE sent;
+
+-- Processes of an older program that still run wait here, and fail afterwards.
+LOCK TABLE relayer_deliveries IN ACCESS EXCLUSIVE MODE;
+
+-- Of one subject the order of the revisions is that of the numbers. A delivery that was never tried is due; a claim finds
+-- whether a lower revision blocks it. The older program retried for a day after the first claim.
+INSERT INTO relayer_webhooks (seq, id, state, claimed_until, attempts, failures, failing_since, settled_at, reason, due_at, created_at,
+    lane, subject, payload, about, revision,
+    status, status_reason, intent, tx_attempts, relayer_address, nonce,
+    tx_hash, sent_at, confirmed_at, contents)
+SELECT nextval('relayer_webhooks_numbers'), id::text,
+    CASE state WHEN 'due' THEN 'waiting' WHEN 'delivered' THEN 'done' ELSE 'dead' END,
+    CASE WHEN state = 'due' THEN claimed_until ELSE '-infinity' END, attempts, attempts,
+    CASE WHEN last_error <> '' THEN retry_until - interval '1 day' END,
+    CASE state WHEN 'delivered' THEN coalesce(delivered_at, now()) WHEN 'dead_letter' THEN now() END, last_error,
+    CASE WHEN state = 'due' AND attempts = 0 THEN created_at ELSE next_at END, created_at,
+    chain_id || '/' || pool_id || '/' || target,
+    subject || '/' || target, convert_to(payload::text, 'UTF8'), subject, revision,
+    status, status_reason, intent, tx_attempts, relayer_address, nonce,
+    tx_hash, sent_at, confirmed_at, contents
+FROM (SELECT * FROM relayer_deliveries ORDER BY revision, id OFFSET 0) AS old;
+
+DROP TABLE relayer_deliveries;
+
+-- +goose Down
+
+-- Webhooks to deliver, written in the statement that makes the change. Of one transaction and target only the lowest
+-- revision that is neither delivered nor a dead letter may be sent. A delivery stores the columns that can change; the
+-- rest is read from relayer_txs when it is delivered.
+CREATE TABLE relayer_deliveries (
+    -- Columns that change come first: Postgres logs an update in the same page from the first to the last byte that
+    -- differs. A claim changes no column of an index.
+    claimed_until   timestamptz NOT NULL DEFAULT '-infinity',
+    claimant        uuid,                               -- the process that has claimed the delivery
+    attempts        integer     NOT NULL DEFAULT 0,     -- claims so far
+    retry_until     timestamptz,                        -- counted from the first claim; null before
+    state           text        NOT NULL DEFAULT 'due' CHECK (state IN ('due', 'delivered', 'dead_letter')),
+    delivered_at    timestamptz,
+    last_error      text        NOT NULL DEFAULT '',
+    next_at         timestamptz NOT NULL DEFAULT now(), -- of a due one: it is not claimed before
+
+    -- The webhook's id, the same in each attempt: a UUID of version 7.
+    id              uuid        PRIMARY KEY DEFAULT (lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
+                        || right(replace(gen_random_uuid()::text, '-', ''), 19))::uuid,
+    subject         uuid        NOT NULL,               -- deliveries of one subject are ordered: the transaction, or a hash of a relayer's name
+    created_at      timestamptz NOT NULL DEFAULT now(),
+    chain_id        bigint      NOT NULL,
+    pool_id         text        NOT NULL,
+    target          text        NOT NULL,               -- the name of a configured target
+    revision        integer     NOT NULL,
+
+    -- A relayer's event; null for a change of a transaction, which has the columns below, as they were at that change.
+    payload         jsonb,
+    status          text,
+    status_reason   text,
+    intent          text,
+    tx_attempts     integer,
+    relayer_address bytea,
+    nonce           bigint,
+    tx_hash         bytea,
+    sent_at         timestamptz,
+    confirmed_at    timestamptz,
+    -- Null unless the transaction's contents were replaced later: then what they were.
+    contents        jsonb,
+
+    UNIQUE (subject, target, revision)
+) WITH (
+    -- A claim writes a second version of each row into its page.
+    fillfactor = 45,
+    -- Dead rows are few against a long history of delivered ones, and claims pass by all of them.
+    autovacuum_vacuum_scale_factor = 0.02
+);
+-- Deliveries that may be claimed. The queries of a claim can use no other index.
+CREATE INDEX relayer_deliveries_due ON relayer_deliveries (chain_id, pool_id, target, next_at) WHERE state = 'due';
+CREATE INDEX relayer_deliveries_dead ON relayer_deliveries (created_at) WHERE state = 'dead_letter';
+
+LOCK TABLE relayer_webhooks IN ACCESS EXCLUSIVE MODE;
+
+INSERT INTO relayer_deliveries (id, state, claimed_until, attempts, retry_until, delivered_at, last_error, next_at, created_at,
+    subject, revision, payload, chain_id, pool_id, target, status, status_reason, intent, tx_attempts, relayer_address, nonce,
+    tx_hash, sent_at, confirmed_at, contents)
+SELECT id::uuid, CASE state WHEN 'waiting' THEN 'due' WHEN 'done' THEN 'delivered' ELSE 'dead_letter' END, claimed_until, attempts,
+    failing_since + interval '1 day', CASE WHEN state = 'done' THEN settled_at END, reason, CASE due_at WHEN 'infinity' THEN now() ELSE due_at END,
+    created_at, about, revision, convert_from(payload, 'UTF8')::jsonb, split_part(lane, '/', 1)::bigint, split_part(lane, '/', 2),
+    split_part(lane, '/', 3), status, status_reason, intent, tx_attempts, relayer_address, nonce,
+    tx_hash, sent_at, confirmed_at, contents
+FROM relayer_webhooks;
+
+DROP TABLE relayer_webhooks;
+DROP SEQUENCE relayer_webhooks_numbers;

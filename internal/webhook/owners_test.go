@@ -1,0 +1,92 @@
+package webhook_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	"github.com/rollcall-dev/rollcall/internal/outbox/outboxtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/events"
+	relayerstore "github.com/rollcall-dev/rollcall/internal/relayer/store"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
+)
+
+// The payloads of the clients' deliveries are in their rows. Those of the relayer's come from other tables, and its table holds the
+// deliveries of several pools. Both packages import this one, so they are added from here.
+var (
+	clients = webhook.Owner{
+		Name:       "clients",
+		Source:     store.Webhooks(),
+		Migrations: store.Migrations(),
+		Change: `
+			INSERT INTO deliveries (lane, subject, about, revision, payload)
+			SELECT target, $1::uuid || '/' || target, $1, $2::int, convert_to(jsonb_build_object('id', $1, 'revision', $2)::text, 'UTF8')
+			FROM unnest($3::text[]) AS target`,
+	}
+	relayers = webhook.Owner{
+		Name:       "relayer",
+		Source:     events.Pool{ChainID: 1337, ID: "pool-1"}.Source(),
+		Migrations: relayerstore.Migrations(),
+		Change: `
+			WITH changed AS (
+				INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, status, revision, value_wei, data, to_address)
+				VALUES ($1, 1337, 'pool-1', 'pool-1', 'alice', 'transaction', 'broadcasted', $2, 1, '\x0102',
+					'0x00000000000000000000000000000000000000aa')
+				ON CONFLICT (id) DO UPDATE SET revision = $2 RETURNING *)
+			INSERT INTO deliveries (lane, subject, about, revision, status, status_reason, tx_attempts, relayer_address,
+				nonce, tx_hash, sent_at, confirmed_at)
+			SELECT '1337/pool-1/' || t.name, c.id || '/' || t.name, c.id, c.revision, c.status, c.status_reason, c.attempts,
+				decode(substr(c.relayer_address, 3), 'hex'), c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at, c.confirmed_at
+			FROM changed c CROSS JOIN unnest($3::text[]) AS t (name)`,
+	}
+)
+
+func init() {
+	webhook.AddOwner(&clients)
+	webhook.AddOwner(&relayers)
+}
+
+// The conformance kit takes minutes: make soak runs it.
+func TestTables_Conform(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the kit runs on other tables in short runs")
+	}
+	t.Parallel()
+	for _, o := range []*webhook.Owner{&clients, &relayers} {
+		t.Run(o.Name, func(t *testing.T) {
+			outboxtest.Run(t, outboxtest.Setup{Table: o.Source.Table, Migrations: &o.Migrations})
+		})
+	}
+}
+
+// The owners' tables have all columns and indexes of the template that package outbox expects.
+func TestTables_HaveTheTemplate(t *testing.T) {
+	t.Parallel()
+	for _, o := range []*webhook.Owner{&clients, &relayers} {
+		t.Run(o.Name, func(t *testing.T) {
+			t.Parallel()
+			db := testpostgres.New(t, testpostgres.Migrated(o.Migrations)).Pool(t)
+			template := o.Source.Table
+			template.Name = "template"
+			_, err := db.Exec(t.Context(), template.Schema())
+			require.NoError(t, err)
+			parts := func(table string) []string {
+				rows, err := db.Query(t.Context(), `SELECT replace(part, $1, 'template') FROM (
+					SELECT concat_ws(' ', column_name, data_type, collation_name, is_nullable, CASE WHEN column_name <> 'id' THEN column_default END) AS part
+						FROM information_schema.columns WHERE table_name = $1
+					UNION ALL SELECT indexdef FROM pg_indexes WHERE tablename = $1
+					UNION ALL SELECT unnest(reloptions) FROM pg_class WHERE relname = $1) AS parts`, table)
+				require.NoError(t, err)
+				list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+				require.NoError(t, err)
+				return list
+			}
+			want := parts("template")
+			require.Greater(t, len(want), 25)
+			require.Subset(t, parts(o.Source.Table.Name), want)
+		})
+	}
+}
