@@ -10,7 +10,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/admin"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
@@ -109,15 +108,15 @@ func (c *txResolveCmd) question(tx *dispatch.Transaction) string {
 }
 
 // decision returns the decision, and its result.
-func (c *txResolveCmd) decision() (d store.Resolution, result string) {
+func (c *txResolveCmd) decision() (d dispatch.Resolution, result string) {
 	switch {
 	case c.RelayerTx != nil:
-		return store.Resolution{RelayerTx: *c.RelayerTx}, "submitted, as " + *c.RelayerTx
+		return dispatch.Resolution{RelayerTx: *c.RelayerTx}, "submitted, as " + *c.RelayerTx
 	case c.Executed != nil:
-		return store.Resolution{Executed: new(common.HexToHash(*c.Executed))}, "confirmed, as " + *c.Executed
+		return dispatch.Resolution{Executed: new(common.HexToHash(*c.Executed))}, "confirmed, as " + *c.Executed
 	case c.Retry:
-		return store.Resolution{Retry: true}, "queued again"
+		return dispatch.Resolution{Retry: true}, "queued again"
 	default:
-		return store.Resolution{Failed: true}, "failed"
+		return dispatch.Resolution{Failed: true}, "failed"
 	}
 }

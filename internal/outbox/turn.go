@@ -89,7 +89,7 @@ func (o *Outbox) run(ctx context.Context, t *turn) error {
 	if !o.table.ClaimsWaitForDisk || !claiming && len(t.ids) == 0 {
 		batch.Queue(sqlNoWait)
 	}
-	if changed := t.changed(); len(changed) > 0 && !(o.table.KeepDone && t.onlyFinished()) {
+	if changed := t.changed(); len(changed) > 0 && (!o.table.KeepDone || !t.onlyFinished()) {
 		batch.Queue(o.sql.lock, changed)
 	}
 	o.queueResults(&batch, t)

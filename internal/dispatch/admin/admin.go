@@ -46,18 +46,19 @@ func Waits(tx *dispatch.Transaction) bool {
 
 // Fits returns nil if a decision fits a transaction, and otherwise the reason why not. [Admin.Resolve] decides with the locked row;
 // this is for a question before.
-func Fits(tx *dispatch.Transaction, d store.Resolution) error {
+func Fits(tx *dispatch.Transaction, d dispatch.Resolution) error {
+	if _, fits := tx.Resolve(d, ""); fits {
+		return nil
+	}
 	switch {
 	case tx.Status.Final():
 		return fmt.Errorf("%s is %s, which is final: there is nothing to resolve", tx.ID, tx.Status)
-	case tx.Status == dispatch.Queued && d.Retry:
+	case d.Retry:
 		return fmt.Errorf("%s is queued already: a consumer submits it", tx.ID)
-	case tx.Status == dispatch.Queued && d.RelayerTx != "":
+	case tx.Status == dispatch.Queued:
 		return fmt.Errorf("%s is queued, so no relayer of its row can have it: it was executed, or failed", tx.ID)
-	case d.RelayerTx != "" && tx.RelayerTx != "":
-		return fmt.Errorf("its relayer had it as %s: it was executed, failed, or is to be queued again", tx.RelayerTx)
 	}
-	return nil
+	return fmt.Errorf("its relayer had it as %s: it was executed, failed, or is to be queued again", tx.RelayerTx)
 }
 
 // ErrChanged means that the row is not as the operator saw it, or that a consumer has its lease. Nothing was changed.
@@ -65,7 +66,7 @@ var ErrChanged = errors.New("a consumer submits it now, or has changed it: look 
 
 // Resolve applies an operator's decision to a transaction as the operator saw it. by is the operator, for the client's reason.
 // It fails with [ErrChanged]. The outcome of another error may be unknown; call [Fits] before.
-func (a *Admin) Resolve(ctx context.Context, tx *dispatch.Transaction, d store.Resolution, by string) error {
+func (a *Admin) Resolve(ctx context.Context, tx *dispatch.Transaction, d dispatch.Resolution, by string) error {
 	done, err := a.Store.Resolve(ctx, tx, d, by+" decided")
 	if err == nil && !done {
 		return ErrChanged

@@ -14,7 +14,7 @@ import (
 
 func TestFits_EachStatus_AllowsTheDecisionsThatCanBeTrue(t *testing.T) {
 	t.Parallel()
-	decisions := map[string]store.Resolution{
+	decisions := map[string]dispatch.Resolution{
 		"retry": {Retry: true}, "failed": {Failed: true}, "executed": {Executed: new(common.Hash{1})}, "relayer-tx": {RelayerTx: "r-2"},
 	}
 	for _, test := range []struct {

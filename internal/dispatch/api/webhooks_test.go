@@ -174,7 +174,7 @@ func TestWebhook_OfTheClient_IsLikeTheStatus(t *testing.T) {
 	require.True(t, r.Changed)
 	_, answer, _ := s.do(http.MethodGet, "/relay/status/order-1", shopKey, "")
 	var payload []byte
-	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT payload FROM relay_deliveries ORDER BY revision DESC LIMIT 1`).Scan(&payload))
+	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT payload FROM relay_webhooks ORDER BY revision DESC LIMIT 1`).Scan(&payload))
 	var status, sent map[string]any
 	require.NoError(t, json.Unmarshal(answer, &status))
 	require.NoError(t, json.Unmarshal(payload, &sent))

@@ -28,6 +28,9 @@ type Accepted struct {
 // them together; whether something was stored is then for [postgres.Uncertain] to say.
 func (s *Store) Accept(ctx context.Context, txs []*dispatch.Transaction) ([]Accepted, error) {
 	stored, err := s.insert(ctx, txs)
+	for tries := 1; isCode(err, deadlock) && tries < triesToInsert; tries++ {
+		stored, err = s.insert(ctx, txs)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("store transactions: %w", err)
 	}
@@ -42,6 +45,10 @@ func (s *Store) Accept(ctx context.Context, txs []*dispatch.Transaction) ([]Acce
 	}
 	return results, nil
 }
+
+// triesToInsert is how often an insert is tried that deadlocks: two batches with the same names wait for one another, in whatever order
+// each has its own, because a row waits for all of its names at once. Postgres ends one of them, which has stored nothing.
+const triesToInsert = 5
 
 // insert stores those of the transactions that conflict with no stored one, and returns the times of their rows. Unique indexes decide
 // about names. The id that a transaction was given is a name, too: its client cannot use it before the row is committed, so that looking
@@ -164,8 +171,16 @@ func (s *Store) named(ctx context.Context, tx *dispatch.Transaction) ([]*dispatc
 	return found, nil
 }
 
-// uniqueViolation is Postgres's code for a value that another row has.
-const uniqueViolation = "23505"
+// Postgres's codes for a value that another row has, and for a transaction that was ended because it was part of a deadlock.
+const (
+	uniqueViolation = "23505"
+	deadlock        = "40P01"
+)
+
+func isCode(err error, code string) bool {
+	answer, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && answer.Code == code
+}
 
 // bind gives a stored transaction the names of a request that repeats it, and reports whether it has them. It reports false if another
 // request has changed the row's names. A row has one name of each kind: with another one, or one of another transaction, it fails
@@ -184,7 +199,7 @@ func (s *Store) bind(ctx context.Context, stored, request *dispatch.Transaction)
 	tag, err := s.db.Exec(ctx, `UPDATE relay_transactions SET client_id = coalesce(client_id, nullif($2, '')), idempotency_key = coalesce(idempotency_key, nullif($3, ''))
 		WHERE id = $1 AND coalesce(client_id, '') = $4 AND coalesce(idempotency_key, '') = $5`,
 		stored.ID, id, key, stored.ClientID, stored.IdempotencyKey)
-	if conflict, ok := errors.AsType[*pgconn.PgError](err); ok && conflict.Code == uniqueViolation {
+	if isCode(err, uniqueViolation) {
 		return false, dispatch.ErrReused
 	}
 	if err != nil {

@@ -48,7 +48,7 @@ func TestReportBlocked_EqualCallIsParked_GivesTheReason(t *testing.T) {
 	require.Equal(t, 1, blocked())
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_history WHERE tx = $1 AND reason = $2`, second.ID, BlockedReason))
 
-	ok, err = f.Resolve(t.Context(), f.read(first.ID), Resolution{Failed: true}, "an operator looked")
+	ok, err = f.Resolve(t.Context(), f.read(first.ID), dispatch.Resolution{Failed: true}, "an operator looked")
 	require.NoError(t, err)
 	require.True(t, ok)
 	begun, _ = f.begin(second.ID, foreign, time.Minute)

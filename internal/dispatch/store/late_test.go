@@ -320,7 +320,7 @@ func TestAccepted_SubmissionOfAnotherRow_ChangesNothing(t *testing.T) {
 		"accepted late": func(f *fixture) *dispatch.Transaction { return f.twice(nil) },
 		"queued again by an operator": func(f *fixture) *dispatch.Transaction {
 			tx := accepted(f)
-			ok, err := f.Resolve(f.t.Context(), f.read(tx.ID), Resolution{Retry: true}, "the relayer was replaced")
+			ok, err := f.Resolve(f.t.Context(), f.read(tx.ID), dispatch.Resolution{Retry: true}, "the relayer was replaced")
 			require.NoError(f.t, err)
 			require.True(f.t, ok)
 			return tx
@@ -418,7 +418,7 @@ func TestAccepted_OwnFormerSubmission_IsTaken(t *testing.T) {
 		f.accepted(tx.ID, foreign, "r0")
 		require.Equal(t, "r0", f.read(tx.ID).RelayerTx)
 		require.Zero(t, f.count(`SELECT count(*) FROM relay_late_acceptances`))
-		ok, err := f.Resolve(t.Context(), f.read(tx.ID), Resolution{Retry: true}, "the relayer was restarted")
+		ok, err := f.Resolve(t.Context(), f.read(tx.ID), dispatch.Resolution{Retry: true}, "the relayer was restarted")
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_late_acceptances`))

@@ -108,9 +108,6 @@ func (s *Store) Lose(ctx context.Context, at dispatch.Submission, reason string)
 	return n > 0, nil
 }
 
-// Resolution is an operator's decision about a transaction that is not final.
-type Resolution = dispatch.Resolution
-
 // ResolvableAfter is how long the last request of a transaction that is submitting must be over until an operator can decide about it.
 // Before, its relayer may still process the request, and the consumers ask for it. With a CONSUMER_RELAYER_TIMEOUT above 40 s the
 // operator has to wait longer: three times the timeout.
@@ -119,7 +116,7 @@ const ResolvableAfter = 2 * time.Minute
 // Resolve applies an operator's decision to a transaction that is not final, and has not been submitting for less than ResolvableAfter.
 // It reports false, and changes nothing, if the row is not as tx any more, a consumer has its lease, or the decision does not fit: a
 // queued one cannot be queued again, and RelayerTx needs a relayer that has not given it an id yet.
-func (s *Store) Resolve(ctx context.Context, tx *dispatch.Transaction, d Resolution, reason string) (done bool, err error) {
+func (s *Store) Resolve(ctx context.Context, tx *dispatch.Transaction, d dispatch.Resolution, reason string) (done bool, err error) {
 	if err = pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error {
 		locked, err := lockOne(ctx, db, tx.ID, `revision = $2 AND held_until <= now()
 			AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $3::interval)`, tx.Revision, ResolvableAfter)

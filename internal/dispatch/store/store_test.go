@@ -129,7 +129,7 @@ func TestBegin_NoIdempotency_OneUnresolvedCall(t *testing.T) {
 	ok, err = f.Requeue(t.Context(), second.ID, holder, "refused")
 	require.NoError(t, err)
 	require.True(t, ok)
-	ok, err = f.Resolve(t.Context(), f.read(first.ID), Resolution{Failed: true}, "an operator looked")
+	ok, err = f.Resolve(t.Context(), f.read(first.ID), dispatch.Resolution{Failed: true}, "an operator looked")
 	require.NoError(t, err)
 	require.True(t, ok)
 	begun, _ = f.begin(second.ID, foreign, time.Minute)
@@ -452,14 +452,14 @@ func TestResolve_Retry_QueuesAgain(t *testing.T) {
 	_, holder := f.begin(tx.ID, foreign, time.Minute)
 	_, err := f.db.Exec(t.Context(), `DELETE FROM relay_queue`)
 	require.NoError(t, err)
-	ok, err := f.Resolve(t.Context(), f.read(tx.ID), Resolution{Retry: true}, "")
+	ok, err := f.Resolve(t.Context(), f.read(tx.ID), dispatch.Resolution{Retry: true}, "")
 	require.NoError(t, err)
 	require.False(t, ok, "a consumer submits it")
 	_, err = f.Park(t.Context(), tx.ID, holder, "x")
 	require.NoError(t, err)
 	seen := f.read(tx.ID)
 	for i, want := range []bool{true, false} {
-		ok, err = f.Resolve(t.Context(), seen, Resolution{Retry: true}, "nothing was sent")
+		ok, err = f.Resolve(t.Context(), seen, dispatch.Resolution{Retry: true}, "nothing was sent")
 		require.NoError(t, err)
 		require.Equal(t, want, ok, i)
 	}
@@ -490,11 +490,11 @@ func TestResolve_Submitting(t *testing.T) {
 	f := setup(t)
 	hash := common.Hash{9}
 	for _, c := range []struct {
-		decision Resolution
+		decision dispatch.Resolution
 		want     dispatch.Status
 	}{
-		{Resolution{Retry: true}, dispatch.Queued}, {Resolution{Failed: true}, dispatch.Failed}, {Resolution{Executed: &hash}, dispatch.Confirmed},
-		{Resolution{RelayerTx: "r1"}, dispatch.Submitted},
+		{dispatch.Resolution{Retry: true}, dispatch.Queued}, {dispatch.Resolution{Failed: true}, dispatch.Failed}, {dispatch.Resolution{Executed: &hash}, dispatch.Confirmed},
+		{dispatch.Resolution{RelayerTx: "r1"}, dispatch.Submitted},
 	} {
 		tx := f.accept(transaction("shop"))
 		resolve := func() bool {
@@ -540,17 +540,17 @@ func TestResolve_AtRelayer(t *testing.T) {
 	hash := common.Hash{9}
 	for _, mined := range []bool{false, true} {
 		for _, c := range []struct {
-			decision Resolution
+			decision dispatch.Resolution
 			want     dispatch.Status
 		}{
-			{Resolution{Retry: true}, dispatch.Queued}, {Resolution{Failed: true}, dispatch.Failed}, {Resolution{Executed: &hash}, dispatch.Confirmed},
+			{dispatch.Resolution{Retry: true}, dispatch.Queued}, {dispatch.Resolution{Failed: true}, dispatch.Failed}, {dispatch.Resolution{Executed: &hash}, dispatch.Confirmed},
 		} {
 			id := uuid.NewString()
 			tx := f.submitted("shop", id)
 			if mined {
 				f.apply(dispatch.Update{RelayerTx: id, Status: dispatch.Mined, Revision: 4, Hash: &common.Hash{8}})
 			}
-			ok, err := f.Resolve(t.Context(), f.read(tx.ID), Resolution{RelayerTx: "other"}, "")
+			ok, err := f.Resolve(t.Context(), f.read(tx.ID), dispatch.Resolution{RelayerTx: "other"}, "")
 			require.NoError(t, err)
 			require.False(t, ok, "its relayer has given it an id")
 			ok, err = f.Resolve(t.Context(), f.read(tx.ID), c.decision, "the relayer lost it")
@@ -566,7 +566,7 @@ func TestResolve_AtRelayer(t *testing.T) {
 				f.acceptedLate(tx.ID, 1, route, id)
 				require.Empty(t, f.late(), "the operator knew of it")
 			}
-			ok, err = f.Resolve(t.Context(), f.read(tx.ID), Resolution{Retry: true}, "")
+			ok, err = f.Resolve(t.Context(), f.read(tx.ID), dispatch.Resolution{Retry: true}, "")
 			require.NoError(t, err)
 			require.False(t, ok, "it is %s", c.want)
 		}
