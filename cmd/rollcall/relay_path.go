@@ -86,7 +86,7 @@ func (f *relayStoreFlags) open(ctx context.Context, role string, targets []strin
 	if err != nil {
 		return nil, err
 	}
-	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL, Silent: f.silent, Targets: targets})
+	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL, Silent: f.silent, Targets: targets, Logger: log})
 	return s, nil
 }
 

@@ -39,6 +39,11 @@ const sqlCounts = `WITH RECURSIVE lanes (partition, lane) AS (
 			WHERE e.state = 'waiting' AND (e.partition, e.lane) > (l.partition, l.lane) ORDER BY e.partition, e.lane LIMIT 1) AS n
 	), few AS MATERIALIZED (
 		SELECT * FROM lanes LIMIT $2
+	), ended (lane) AS (
+		(SELECT e.lane FROM $name e WHERE e.state = 'dead' AND e.lane >= $3 ORDER BY e.lane LIMIT 1)
+	UNION ALL
+		SELECT n.lane FROM ended l CROSS JOIN LATERAL (SELECT e.lane FROM $name e
+			WHERE e.state = 'dead' AND e.lane > l.lane ORDER BY e.lane LIMIT 1) AS n WHERE starts_with(l.lane, $3)
 	), most AS MATERIALIZED (
 		SELECT LEAST($1, GREATEST($4 / GREATEST(count(*), 1), 20)) AS n FROM few
 	), counted AS (
@@ -53,14 +58,15 @@ const sqlCounts = `WITH RECURSIVE lanes (partition, lane) AS (
 		CROSS JOIN LATERAL (SELECT count(*) AS blocked, min(created_at) AS oldest FROM (SELECT e.created_at FROM $name e WHERE e.state = 'waiting'
 				AND e.partition = l.partition AND e.lane = l.lane AND e.due_at = 'infinity' LIMIT (SELECT n FROM most)) AS behind) AS b
 	UNION ALL
-		SELECT lane, 0, 0, 0, 0, count(*), NULL FROM (SELECT lane FROM $name WHERE state = 'dead' ORDER BY created_at, seq LIMIT 10 * $1) AS dead GROUP BY lane
+		SELECT l.lane, 0, 0, 0, 0, d.dead, NULL FROM (SELECT lane FROM ended LIMIT $2) AS l
+		CROSS JOIN LATERAL (SELECT count(*) AS dead FROM (SELECT FROM $name e WHERE e.state = 'dead' AND e.lane = l.lane LIMIT $1) AS ended_entries) AS d
 	)
 	SELECT lane, LEAST(sum(waiting), $1)::int, LEAST(sum(delayed), $1)::int, LEAST(sum(blocked), $1)::int, LEAST(sum(working), $1)::int,
 		LEAST(sum(dead), $1)::int, coalesce(extract(epoch FROM now() - min(oldest)), 0)::float8
 	FROM counted WHERE starts_with(lane, $3) GROUP BY lane ORDER BY lane`
 
-// Counts returns a Count for every lane with a prefix that has entries, by name, for at most 1,000 lanes. Dead entries are counted
-// among the oldest 10,000 of all lanes. The cost does not depend on the number of entries.
+// Counts returns a Count for every lane with a prefix that has entries, by name, for at most 1,000 lanes. The cost does not
+// depend on the number of entries.
 func (o *Outbox) Counts(ctx context.Context, prefix string) ([]Count, error) {
 	rows, err := o.db.Query(ctx, o.table.named(sqlCounts), CountLimit, maxLanes, prefix, countBudget)
 	if err != nil {

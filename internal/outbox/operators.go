@@ -215,12 +215,13 @@ func (o *Outbox) Purge(ctx context.Context, prefix string, older time.Duration) 
 	}
 }
 
-// Abandon makes waiting entries dead that were inserted longer ago than given, in the lanes that unknown reports, such as those of
-// targets that are no longer configured. It leaves out claimed entries. It returns the number of dead ones.
+// Abandon makes waiting entries dead that were inserted, tried and replayed longer ago than given, in the lanes that unknown reports,
+// such as those of targets that are no longer configured. It leaves out claimed entries. It returns the number of dead ones.
 func (o *Outbox) Abandon(ctx context.Context, unknown func(lane string) bool, older time.Duration, reason string) (n int, err error) {
 	err = o.eachLane(ctx, unknown, func(k laneKey) error {
 		changed, err := o.inChunks(ctx, `UPDATE $name SET state = 'dead', settled_at = now(), reason = $5, sent = false WHERE id = ANY(ARRAY(SELECT id FROM $name
-			WHERE state = 'waiting' AND partition = $1 AND lane = $2 AND created_at < now() - $3::interval AND claimed_until <= now()
+			WHERE state = 'waiting' AND partition = $1 AND lane = $2 AND CASE due_at WHEN 'infinity' THEN created_at
+				ELSE GREATEST(created_at, due_at) END < now() - $3::interval AND claimed_until <= now()
 			ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED)) RETURNING coalesce(subject, '')`, k.partition, k.lane, older, chunk, printable(reason))
 		n += changed
 		return err

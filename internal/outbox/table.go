@@ -107,6 +107,7 @@ CREATE INDEX $name_subject ON $name (subject, seq) WHERE subject IS NOT NULL AND
 -- For operators. No index begins with seq: Postgres might search it for the lowest entry of a subject.
 CREATE INDEX $name_created ON $name (created_at, seq);
 CREATE INDEX $name_dead ON $name (created_at, seq) WHERE state = 'dead';
+CREATE INDEX $name_dead_lanes ON $name (lane) WHERE state = 'dead';
 -- Entries that a broker has, by the time at which they are sent again.
 CREATE INDEX $name_sent ON $name (due_at) WHERE sent;
 `

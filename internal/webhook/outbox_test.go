@@ -133,7 +133,7 @@ func TestRun_ReportsCountsPurgesAndEndsOrphans(t *testing.T) {
 		change(t, db, old, 1, "here")
 		write(t, db, "UPDATE deliveries SET state = 'done', created_at = now() - interval '4 days', settled_at = now() - interval '4 days'")
 		change(t, db, orphan, 1, "former")
-		write(t, db, "UPDATE deliveries SET created_at = now() - interval '25 h' WHERE about = $1", orphan)
+		write(t, db, "UPDATE deliveries SET created_at = now() - interval '25 h', due_at = now() - interval '25 h' WHERE about = $1", orphan)
 		change(t, db, young, 1, "former")
 		cfg := settings(r.target("here"))
 		reg := prometheus.NewRegistry()

@@ -19,11 +19,10 @@ func (r *Reconciler) late(ctx context.Context, silent *sync.Map) error {
 		return nil
 	}
 	due, err := r.cfg.Store.TakeLate(ctx)
-	if err != nil || len(due) == 0 {
-		return err
+	if len(due) > 0 {
+		r.asking.startLate(ctx, due, func(ctx context.Context, l *store.Late) error { return r.askLate(ctx, l, silent) })
 	}
-	r.asking.startLate(ctx, due, func(ctx context.Context, l *store.Late) error { return r.askLate(ctx, l, silent) })
-	return nil
+	return err
 }
 
 // askLate asks one relayer. It fails only if the answer cannot be stored.

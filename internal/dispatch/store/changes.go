@@ -76,8 +76,8 @@ func lockOne(ctx context.Context, db pgx.Tx, id uuid.UUID, condition string, arg
 	return found[id], err
 }
 
-// queueChanges writes changes of locked transactions, and the history and webhooks of the visible ones. No changed transaction has a
-// leaseholder: [Store.Begin] alone writes leases.
+// queueChanges writes changes of locked transactions, and the history and webhooks of the visible ones. A change ends
+// the lease: no changed transaction is submitting afterwards.
 func queueChanges(batch *pgx.Batch, changed []change) {
 	if len(changed) == 0 {
 		return

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,7 +36,7 @@ type Late struct {
 const maxLate = 200
 
 // TakeLate returns late acceptances whose relayers are to be asked now, and postpones their next check. A queued transaction is given
-// to the relayer that has accepted it late, because no other one has it.
+// to the relayer that has accepted it late, because no other one has it. With an error it may return some.
 func (s *Store) TakeLate(ctx context.Context) ([]Late, error) {
 	rows, err := s.db.Query(ctx, `SELECT id FROM relay_transactions
 		WHERE id = ANY(ARRAY(SELECT tx FROM relay_late_acceptances WHERE NOT settled)) AND status = 'queued'`)
@@ -46,12 +47,19 @@ func (s *Store) TakeLate(ctx context.Context) ([]Late, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find transactions that were accepted late: %w", err)
 	}
+	var failures []error // of single transactions, which do not stop the others
 	for _, id := range queued {
 		if err := pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error { return giveToLate(ctx, db, id) }); err != nil {
-			return nil, fmt.Errorf("give a transaction to the relayer that accepted it late: %w", err)
+			failures = append(failures, fmt.Errorf("give %s to the relayer that accepted it late: %w", id, err))
 		}
 	}
-	rows, err = s.db.Query(ctx, `WITH due AS (
+	due, err := s.dueLate(ctx)
+	return due, errors.Join(append(failures, err)...)
+}
+
+// dueLate returns late acceptances whose relayers are to be asked now, and postpones their next check.
+func (s *Store) dueLate(ctx context.Context) ([]Late, error) {
+	rows, err := s.db.Query(ctx, `WITH due AS (
 			UPDATE relay_late_acceptances l SET checks = checks + 1, check_at = now() + $2::interval * 2 ^ LEAST(checks, $3)
 			WHERE (tx, pool, relayer_tx) IN (SELECT tx, pool, relayer_tx FROM relay_late_acceptances
 				WHERE NOT settled AND check_at <= now() LIMIT $1 FOR UPDATE SKIP LOCKED) RETURNING *

@@ -42,7 +42,8 @@ func (s *Store) Apply(ctx context.Context, reports []dispatch.Update) (applied [
 //
 // A report that does not name the transaction, of an id that two relayers have given, also to a former submission of any row, changes no
 // row: the reconciler asks both. Rows are read by arrays of ids, and by a condition that no index can use: with a join, or an index of the
-// open ones, the planner may read all open transactions for each batch.
+// open ones, the planner may read all open transactions for each batch. All open rows with an id of a report are locked, in the order of their
+// ids; [Store.Accepted] has locked others before, so the two may deadlock over ids that two relayers have given. Both callers repeat.
 func (s *Store) applyReports(ctx context.Context, db pgx.Tx, reports []dispatch.Update, keep bool) ([]Applied, error) {
 	relayerTxs := make([]string, len(reports))
 	for i := range reports {
@@ -104,7 +105,7 @@ func (s *Store) applyReports(ctx context.Context, db pgx.Tx, reports []dispatch.
 		}
 		c := change{tx, next}
 		changes, visible[id] = append(changes, c), c.visible()
-		if next.Status == dispatch.Queued { // it was withdrawn
+		if next.Withdrawn != tx.Withdrawn {
 			queueAcceptance(batch, id, &tx.Route, true, false)
 			requeued = append(requeued, id)
 		}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,8 @@ type Config struct {
 	Silent time.Duration
 	// Stranded is the time after which TakeDue returns a transaction that no relayer has. Default 5 min.
 	Stranded time.Duration
+	// Logger receives acceptances that are refused. Default: discard.
+	Logger *slog.Logger
 }
 
 // Store gives access to the transactions. It is safe for concurrent use.
@@ -44,6 +47,9 @@ func New(db *pgxpool.Pool, cfg Config) *Store {
 	}
 	if cfg.Stranded <= 0 {
 		cfg.Stranded = 5 * time.Minute
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Targets == nil {
 		cfg.Targets = []string{}

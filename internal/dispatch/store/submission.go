@@ -219,6 +219,8 @@ func (s *Store) storeAccepted(ctx context.Context, db pgx.Tx, accepted []Accepta
 	batch := new(pgx.Batch)
 	if len(keyless) > 0 {
 		// A keyless relayer's id may be stored for two rows at a time, by a lookup and by a late answer. The second one has to see the first.
+		// One with keys gives an id twice only after a loss of its own, and a lock for each of its ids would be most of all acceptances: of two
+		// that are stored at the same moment both may count.
 		batch.Queue(`SELECT pg_advisory_xact_lock(key) FROM (SELECT DISTINCT hashtextextended(relayer_tx, 0) AS key
 			FROM unnest($1::text[]) AS a (relayer_tx) ORDER BY key) keys`, keyless)
 	}
@@ -248,7 +250,12 @@ func (s *Store) storeAccepted(ctx context.Context, db pgx.Tx, accepted []Accepta
 	for i := range accepted {
 		a := &accepted[i]
 		tx := locked[a.ID]
-		if tx == nil || isOthers(a) {
+		if tx == nil {
+			continue
+		}
+		if isOthers(a) {
+			s.cfg.Logger.WarnContext(ctx, "acceptance refused: its relayer has given another transaction the same id", "tx", a.ID,
+				"others", owners[of(a)], "service", a.Route.Relayer, "relayer_tx", a.Route.RelayerTx)
 			continue
 		}
 		next, ok := tx.Accept(a.Attempt, a.Route, a.Hash)

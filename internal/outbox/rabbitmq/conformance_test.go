@@ -3,8 +3,10 @@ package rabbitmq_test
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -47,4 +49,29 @@ func TestTransport_Conforms(t *testing.T) {
 func TestOutbox_Conforms(t *testing.T) {
 	t.Parallel()
 	outboxtest.RunBroker(t, outboxtest.Setup{Table: outbox.Table{Name: "works"}, Transport: opener()})
+}
+
+func TestReceive_QueueDeleted_NamesTheCauseAndGoesOn(t *testing.T) {
+	t.Parallel()
+	name := "relay-" + uuid.NewString()
+	tr := open(t, testrabbitmq.URL(t)+"?queue="+name)
+	conn, err := amqp.Dial(testrabbitmq.URL(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	channel, err := conn.Channel()
+	require.NoError(t, err)
+	for range 5 {
+		require.NoError(t, tr.Send(t.Context(), []string{"a"}))
+		messages, err := tr.Receive(t.Context(), 1) // it consumes
+		require.NoError(t, err)
+		require.NoError(t, tr.Acknowledge(t.Context(), messages))
+		_, err = channel.QueueDelete(name, false, false, false)
+		require.NoError(t, err)
+		_, err = tr.Receive(t.Context(), 1)
+		require.EqualError(t, err, "the queue in RabbitMQ was deleted")
+		require.Eventually(t, func() bool { return tr.Send(t.Context(), []string{"a"}) == nil }, 2*time.Minute, 10*time.Millisecond)
+		messages, err = tr.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		require.NoError(t, tr.Acknowledge(t.Context(), messages))
+	}
 }

@@ -32,10 +32,14 @@ var (
 )
 
 // broker opens connections.
-type broker struct{ url, queue string }
+type broker struct {
+	url, queue string
+	closing    context.Context // ends requests when the transport closes
+}
 
 // link is a connection with a channel. The library's requests have no time limit, so a link is broken when one takes too long.
 type link struct {
+	closing context.Context // the broker's
 	conn    *amqp.Connection
 	raw     net.Conn
 	channel *amqp.Channel
@@ -67,7 +71,8 @@ func (b *broker) connect(ctx context.Context) (*link, error) {
 func (b *broker) dial(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	l := &link{}
+	defer context.AfterFunc(b.closing, cancel)()
+	l := &link{closing: b.closing}
 	stop := func() bool { return true }
 	defer func() { stop() }()
 	properties := amqp.NewConnectionProperties()
@@ -100,10 +105,11 @@ func (b *broker) dial(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// within runs requests, and breaks the connection if they take too long or ctx ends.
+// within runs requests, and breaks the connection if they take too long, ctx ends, or the transport closes.
 func (l *link) within(ctx context.Context, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	defer context.AfterFunc(l.closing, cancel)()
 	stop := context.AfterFunc(ctx, func() { _ = l.raw.Close() })
 	err := do()
 	if !stop() && err != nil {

@@ -27,6 +27,7 @@ type Transport struct {
 	broker    *broker
 	publisher *publisher
 	prefetch  int
+	closing   context.CancelFunc // ends connecting and requests, which hold mu
 
 	mu      sync.Mutex
 	session *session // nil while there is no connection
@@ -53,12 +54,14 @@ func New(url string, prefetch int) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &broker{url: address, queue: queue}
-	return &Transport{broker: b, publisher: &publisher{broker: b}, prefetch: min(max(prefetch, 1), maxPrefetch)}, nil
+	ctx, closing := context.WithCancel(context.Background())
+	b := &broker{url: address, queue: queue, closing: ctx}
+	return &Transport{broker: b, publisher: &publisher{broker: b}, prefetch: min(max(prefetch, 1), maxPrefetch), closing: closing}, nil
 }
 
 // Close closes the connections. Messages that were not acknowledged are delivered again.
 func (t *Transport) Close() error {
+	t.closing()
 	t.publisher.close()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,8 +116,9 @@ func (t *Transport) Receive(ctx context.Context, n int) ([]outbox.Message, error
 		return nil, nil
 	case d, open := <-s.deliveries:
 		if !open {
+			cause := s.cause()
 			t.end(s)
-			return nil, readable(s.cause())
+			return nil, readable(cause)
 		}
 		messages = append(messages, hold(d))
 	}
@@ -183,15 +187,20 @@ func (t *Transport) received(s *session) {
 	}
 }
 
-// cause returns the reason for which a session's deliveries have ended.
+// cause returns the reason for which a session's deliveries have ended. The library closes both channels with the connection.
 func (s *session) cause() error {
+	select {
+	case _, deleted := <-s.canceled:
+		if deleted {
+			return errDeleted
+		}
+	default:
+	}
 	select {
 	case cause := <-s.ended:
 		if cause != nil {
 			return cause
 		}
-	case <-s.canceled:
-		return errDeleted
 	case <-time.After(closeTimeout):
 	}
 	return errClosed

@@ -38,16 +38,6 @@ CREATE TABLE relay_webhooks (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000
 );
--- Entries that may be claimed, by lane. A claim can use no other index for them.
-CREATE INDEX relay_webhooks_due ON relay_webhooks (partition, lane, due_at) WHERE state = 'waiting';
-CREATE INDEX relay_webhooks_subject ON relay_webhooks (subject, seq) WHERE subject IS NOT NULL AND state = 'waiting';
-CREATE INDEX relay_webhooks_about ON relay_webhooks (about);
--- For operators. No index begins with seq: Postgres might search it for the lowest entry of a subject.
-CREATE INDEX relay_webhooks_created ON relay_webhooks (created_at, seq);
-CREATE INDEX relay_webhooks_dead ON relay_webhooks (created_at, seq) WHERE state = 'dead';
--- Entries that a broker has, by the time at which they are sent again.
-CREATE INDEX relay_webhooks_sent ON relay_webhooks (due_at) WHERE sent;
-
 -- Processes of an older program that still run wait here, and fail afterwards.
 LOCK TABLE relay_deliveries IN ACCESS EXCLUSIVE MODE;
 
@@ -64,6 +54,17 @@ SELECT nextval('relay_webhooks_numbers'), id::text,
     target,
     subject || '/' || target, convert_to(payload::text, 'UTF8'), subject, revision
 FROM (SELECT * FROM relay_deliveries ORDER BY revision, id OFFSET 0) AS old;
+
+-- Entries that may be claimed, by lane. A claim can use no other index for them.
+CREATE INDEX relay_webhooks_due ON relay_webhooks (partition, lane, due_at) WHERE state = 'waiting';
+CREATE INDEX relay_webhooks_subject ON relay_webhooks (subject, seq) WHERE subject IS NOT NULL AND state = 'waiting';
+CREATE INDEX relay_webhooks_about ON relay_webhooks (about);
+-- For operators. No index begins with seq: Postgres might search it for the lowest entry of a subject.
+CREATE INDEX relay_webhooks_created ON relay_webhooks (created_at, seq);
+CREATE INDEX relay_webhooks_dead ON relay_webhooks (created_at, seq) WHERE state = 'dead';
+CREATE INDEX relay_webhooks_dead_lanes ON relay_webhooks (lane) WHERE state = 'dead';
+-- Entries that a broker has, by the time at which they are sent again.
+CREATE INDEX relay_webhooks_sent ON relay_webhooks (due_at) WHERE sent;
 
 DROP TABLE relay_deliveries;
 

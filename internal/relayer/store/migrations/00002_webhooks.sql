@@ -52,16 +52,6 @@ CREATE TABLE relayer_webhooks (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000
 );
--- Entries that may be claimed, by lane. A claim can use no other index for them.
-CREATE INDEX relayer_webhooks_due ON relayer_webhooks (partition, lane, due_at) WHERE state = 'waiting';
-CREATE INDEX relayer_webhooks_subject ON relayer_webhooks (subject, seq) WHERE subject IS NOT NULL AND state = 'waiting';
-CREATE INDEX relayer_webhooks_about ON relayer_webhooks (about);
--- For operators. No index begins with seq: Postgres might search it for the lowest entry of a subject.
-CREATE INDEX relayer_webhooks_created ON relayer_webhooks (created_at, seq);
-CREATE INDEX relayer_webhooks_dead ON relayer_webhooks (created_at, seq) WHERE state = 'dead';
--- Entries that a broker has, by the time at which they are sent again.
-CREATE INDEX relayer_webhooks_sent ON relayer_webhooks (due_at) WHERE sent;
-
 -- Processes of an older program that still run wait here, and fail afterwards.
 LOCK TABLE relayer_deliveries IN ACCESS EXCLUSIVE MODE;
 
@@ -82,6 +72,17 @@ SELECT nextval('relayer_webhooks_numbers'), id::text,
     status, status_reason, intent, tx_attempts, relayer_address, nonce,
     tx_hash, sent_at, confirmed_at, contents
 FROM (SELECT * FROM relayer_deliveries ORDER BY revision, id OFFSET 0) AS old;
+
+-- Entries that may be claimed, by lane. A claim can use no other index for them.
+CREATE INDEX relayer_webhooks_due ON relayer_webhooks (partition, lane, due_at) WHERE state = 'waiting';
+CREATE INDEX relayer_webhooks_subject ON relayer_webhooks (subject, seq) WHERE subject IS NOT NULL AND state = 'waiting';
+CREATE INDEX relayer_webhooks_about ON relayer_webhooks (about);
+-- For operators. No index begins with seq: Postgres might search it for the lowest entry of a subject.
+CREATE INDEX relayer_webhooks_created ON relayer_webhooks (created_at, seq);
+CREATE INDEX relayer_webhooks_dead ON relayer_webhooks (created_at, seq) WHERE state = 'dead';
+CREATE INDEX relayer_webhooks_dead_lanes ON relayer_webhooks (lane) WHERE state = 'dead';
+-- Entries that a broker has, by the time at which they are sent again.
+CREATE INDEX relayer_webhooks_sent ON relayer_webhooks (due_at) WHERE sent;
 
 DROP TABLE relayer_deliveries;
 
