@@ -166,7 +166,7 @@ func (t *turn) changed() (ids []string) {
 
 // onlyFinished reports whether all results are of one statement, for a table with KeepDone. That statement locks the entries in the
 // order of their ids by itself, because it searches them by an index. A lock is a record in Postgres's log: without this, the row
-// "written to PostgreSQL's log" of the benchmark fails.
+// "written to Postgres' log for each transaction" of the benchmark fails.
 func (t *turn) onlyFinished() bool {
 	return len(t.extend) == 0 && len(t.settle) <= chunk && !slices.ContainsFunc(t.settle, func(s settlement) bool { return s.Kind != KindFinished })
 }

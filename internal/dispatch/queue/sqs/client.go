@@ -17,6 +17,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue/table"
+	outboxsqs "github.com/rollcall-dev/rollcall/internal/outbox/sqs"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 )
 
@@ -85,7 +86,7 @@ func reason(err error) string {
 	if op, ok := errors.AsType[*smithy.OperationError](err); ok {
 		doing = op.OperationName + ": "
 		// The request for the credentials, of which the error is the reason.
-		if inner, ok := errors.AsType[*smithy.OperationError](op.Err); ok && !errors.Is(err, ErrNoCredentials) {
+		if inner, ok := errors.AsType[*smithy.OperationError](op.Err); ok && !errors.Is(err, outboxsqs.ErrNoCredentials) {
 			doing, service = inner.OperationName+": ", inner.Service()
 		}
 	}
@@ -101,8 +102,8 @@ func reason(err error) string {
 	if errors.Is(err, table.ErrDeadLetters) {
 		return table.ErrDeadLetters.Error() + ": " + postgres.Reason(err)
 	}
-	if errors.Is(err, ErrNoCredentials) {
-		return doing + ErrNoCredentials.Error()
+	if errors.Is(err, outboxsqs.ErrNoCredentials) {
+		return doing + outboxsqs.ErrNoCredentials.Error()
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return doing + "no answer in time"

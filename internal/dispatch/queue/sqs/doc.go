@@ -14,7 +14,7 @@
 //	dlq       name of the queue that a redrive policy moves messages to, of the same account. Default: the queue's name with "-dead".
 //	create    true: create the two queues if they do not exist. Otherwise the operator creates them; the second one need not exist.
 //
-// Credentials come from the places that [Credentials] lists, never from the URL.
+// Credentials come from the places that Credentials of package outbox/sqs lists, never from the URL.
 //
 // # Messages
 //

@@ -11,6 +11,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue/table"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue/worker"
+	outboxsqs "github.com/rollcall-dev/rollcall/internal/outbox/sqs"
 )
 
 const (
@@ -44,7 +45,7 @@ func New(db *pgxpool.Pool, url string, cfg queue.Config) (*Queue, error) {
 	if err := errors.Join(urlErr, cfgErr); err != nil {
 		return nil, err
 	}
-	c := newClient(l, Credentials(l.region))
+	c := newClient(l, outboxsqs.Credentials(l.region))
 	return &Queue{
 		Dispatcher: table.NewDispatcher(db, cfg, sender{c}), client: c, cfg: cfg,
 		polling: cfg.NewOutage("consumer", reason), settling: cfg.NewOutage("results", reason),
