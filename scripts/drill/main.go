@@ -22,8 +22,9 @@ func main() {
 	d := &drill{out: os.Stdout, start: time.Now()}
 	fmt.Fprintf(d.out, rowFormat, "step", "expected", "seen", "seconds", "limit", "ok")
 	err := d.attempt(d.steps)
-	if err == nil && d.failed > 0 {
-		err = fmt.Errorf("%d of %d rows differ from what was promised", d.failed, d.rows)
+	if err == nil && len(d.failed) > 0 {
+		// Repeated, because a log of CI may show only its end.
+		err = fmt.Errorf("%d of %d rows differ from what was promised:\n%s", len(d.failed), d.rows, strings.Join(d.failed, ""))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "drill:", err)
@@ -33,13 +34,14 @@ func main() {
 }
 
 type drill struct {
-	out          io.Writer
-	rows, failed int
-	start        time.Time         // of the next row's time
-	docker       time.Duration     // of that time, which Docker's own commands take
-	err          error             // that ended the attempt
-	containers   map[string]string // ids by service
-	relayedIDs   []common.Hash     // of the transactions of the relay path
+	out        io.Writer
+	rows       int
+	failed     []string          // rows
+	start      time.Time         // of the next row's time
+	docker     time.Duration     // of that time, which Docker's own commands take
+	err        error             // that ended the attempt
+	containers map[string]string // ids by service
+	relayedIDs []common.Hash     // of the transactions of the relay path
 }
 
 func (d *drill) steps() {
@@ -91,10 +93,13 @@ func (d *drill) row(step, expected, seen string, limit time.Duration, ok bool) {
 	}
 	if !ok {
 		verdict = "FAIL"
-		d.failed++
+	}
+	row := fmt.Sprintf(rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), most, verdict)
+	if !ok {
+		d.failed = append(d.failed, row)
 	}
 	d.rows++
-	fmt.Fprintf(d.out, rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), most, verdict)
+	fmt.Fprint(d.out, row)
 	d.begin()
 }
 

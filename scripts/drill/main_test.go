@@ -34,7 +34,8 @@ func TestAwait_AfterOtherRows_TimesItsOwnPart(t *testing.T) {
 		d.row("step", "seen", "seen", 0, true)
 		shows("step", "seen", "seen", "1.0", "-", "ok")
 		require.Equal(t, 4, d.rows)
-		require.Equal(t, 2, d.failed)
+		require.Len(t, d.failed, 2)
+		require.Equal(t, []string{"step", "expected", "seen", "2.0", "2.0", "FAIL"}, strings.Fields(d.failed[1]))
 	})
 }
 
