@@ -1,7 +1,8 @@
 // Command drill breaks a composed cluster in every way that Rollcall must survive, and prints the observations.
 //
 // It expects the running, healthy project of scripts/compose.sh drill, uses only its containers, and exits with 1 if any
-// result differs from the guarantees. Two checks prove that no healthy relayer is ever missing: no command in Redis's
+// result differs from the guarantees. A row that is as promised, but after its limit, is late. An overloaded machine has such rows, so
+// they fail the drill only after five times the limit, and are repeated at the end. Two checks prove that no healthy relayer is ever missing: no command in Redis's
 // own MONITOR removes one, and a reader that polls always finds each of them.
 package main
 
@@ -22,26 +23,29 @@ func main() {
 	d := &drill{out: os.Stdout, start: time.Now()}
 	fmt.Fprintf(d.out, rowFormat, "step", "expected", "seen", "seconds", "limit", "ok")
 	err := d.attempt(d.steps)
+	// Repeated, because a log of CI may show only its end.
+	if len(d.late) > 0 {
+		fmt.Fprintf(d.out, "%d of %d rows were late:\n%s", len(d.late), d.rows, strings.Join(d.late, ""))
+	}
 	if err == nil && len(d.failed) > 0 {
-		// Repeated, because a log of CI may show only its end.
 		err = fmt.Errorf("%d of %d rows differ from what was promised:\n%s", len(d.failed), d.rows, strings.Join(d.failed, ""))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "drill:", err)
 		os.Exit(1)
 	}
-	fmt.Fprintf(d.out, "all %d rows as promised\n", d.rows)
+	fmt.Fprintf(d.out, "all %d rows as promised, %d of them late\n", d.rows, len(d.late))
 }
 
 type drill struct {
-	out        io.Writer
-	rows       int
-	failed     []string          // rows
-	start      time.Time         // of the next row's time
-	docker     time.Duration     // of that time, which Docker's own commands take
-	err        error             // that ended the attempt
-	containers map[string]string // ids by service
-	relayedIDs []common.Hash     // of the transactions of the relay path
+	out          io.Writer
+	rows         int
+	failed, late []string          // rows
+	start        time.Time         // of the next row's time
+	docker       time.Duration     // of that time, which Docker's own commands take
+	err          error             // that ended the attempt
+	containers   map[string]string // ids by service
+	relayedIDs   []common.Hash     // of the transactions of the relay path
 }
 
 func (d *drill) steps() {
@@ -83,27 +87,35 @@ const rowFormat = "%-52s %-46s %-52s %8s %6s  %s\n"
 // begin begins the time of the next row.
 func (d *drill) begin() { d.start, d.docker = time.Now(), 0 }
 
+// lateFor is how many limits a row may take until it fails.
+const lateFor = 5
+
 // row prints a row of the table. Its time began with the last act, or at the row before. A limit of 0 is none. Another one is
 // printed with the time that Docker's commands took in the act and in the last look, because a busy machine delays them.
 func (d *drill) row(step, expected, seen string, limit time.Duration, ok bool) {
-	took, most, verdict := time.Since(d.start), "-", "ok"
+	took, most, late := time.Since(d.start), "-", false
 	if limit > 0 {
-		limit += d.docker
-		most, ok = fmt.Sprintf("%.1f", limit.Seconds()), ok && took <= limit
+		most = fmt.Sprintf("%.1f", (limit + d.docker).Seconds())
+		late, ok = took > limit+d.docker, ok && took <= lateFor*limit+d.docker
 	}
-	if !ok {
-		verdict = "FAIL"
+	line := func(verdict string) string {
+		return fmt.Sprintf(rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), most, verdict)
 	}
-	row := fmt.Sprintf(rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), most, verdict)
-	if !ok {
+	row := line("ok")
+	switch {
+	case !ok:
+		row = line("FAIL")
 		d.failed = append(d.failed, row)
+	case late:
+		row = line("late")
+		d.late = append(d.late, row)
 	}
 	d.rows++
 	fmt.Fprint(d.out, row)
 	d.begin()
 }
 
-// await calls read until it returns the expected text, and prints a row with the last text, or the error.
+// await calls read until it returns the expected text, or the row has failed, and prints a row with the last text, or the error.
 func (d *drill) await(step, expected string, limit time.Duration, read func() string) {
 	d.awaitThat(step, expected, limit, func() (string, bool) {
 		seen := read()
@@ -119,7 +131,7 @@ func (d *drill) awaitThat(step, expected string, limit time.Duration, look func(
 		if err := d.attempt(func() { seen, ok = look() }); err != nil {
 			seen = err.Error()
 		}
-		if ok || time.Since(d.start) > limit+d.docker {
+		if ok || time.Since(d.start) > lateFor*limit+d.docker {
 			d.row(step, expected, seen, limit, ok)
 			return
 		}

@@ -27,15 +27,19 @@ func TestAwait_AfterOtherRows_TimesItsOwnPart(t *testing.T) {
 		shows("step", "seen", "seen", "3.0", "4.0", "ok")
 		time.Sleep(3 * time.Second)
 		d.await("step", "seen", 2*time.Second, read)
-		shows("step", "seen", "seen", "3.0", "2.0", "FAIL")
+		shows("step", "seen", "seen", "3.0", "2.0", "late")
+		time.Sleep(11 * time.Second)
+		d.await("step", "seen", 2*time.Second, read)
+		shows("step", "seen", "seen", "11.0", "2.0", "FAIL")
 		d.await("step", "expected", 2*time.Second, read)
-		shows("step", "expected", "seen", "2.0", "2.0", "FAIL")
+		shows("step", "expected", "seen", "10.1", "2.0", "FAIL")
 		time.Sleep(time.Second)
 		d.row("step", "seen", "seen", 0, true)
 		shows("step", "seen", "seen", "1.0", "-", "ok")
-		require.Equal(t, 4, d.rows)
+		require.Equal(t, 5, d.rows)
+		require.Len(t, d.late, 1)
 		require.Len(t, d.failed, 2)
-		require.Equal(t, []string{"step", "expected", "seen", "2.0", "2.0", "FAIL"}, strings.Fields(d.failed[1]))
+		require.Equal(t, []string{"step", "expected", "seen", "10.1", "2.0", "FAIL"}, strings.Fields(d.failed[1]))
 	})
 }
 
@@ -62,8 +66,8 @@ func TestAwait_DockerIsSlow_AddsItsTimeToTheLimit(t *testing.T) {
 		}
 		await(1, "step", "seen", "seen", "2.4", "3.4", "ok")
 		await(3, "step", "seen", "seen", "3.3", "3.4", "ok")
-		await(4, "step", "seen", "seen", "3.8", "3.4", "FAIL")
-		await(5, "step", "seen", "nothing", "3.8", "3.4", "FAIL")
+		await(4, "step", "seen", "seen", "3.8", "3.4", "late")
+		await(15, "step", "seen", "nothing", "7.8", "3.4", "FAIL")
 		require.Zero(t, d.docker)
 	})
 }
@@ -88,7 +92,7 @@ func TestCheck_InLookAndStep_EndsEach(t *testing.T) {
 			t.Error("check must end the attempt")
 		})
 		require.ErrorIs(t, err, failure)
-		want := "step seen seen 0.5 2.0 ok step seen failed 1.1 1.0 FAIL"
+		want := "step seen seen 0.5 2.0 ok step seen failed 5.0 1.0 FAIL"
 		require.Equal(t, want, strings.Join(strings.Fields(out.String()), " "))
 	})
 }
