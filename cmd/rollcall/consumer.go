@@ -171,8 +171,8 @@ func (c *consumerCmd) start(p *process.Process) error {
 	// HTTP stays up until the accepted messages are done, so that the end can be observed.
 	p.Serve(web)
 	p.OnStage(starting.stage)
-	c.Store.silent, c.Store.visibility = c.Silent, max(c.Relayers.lease(), time.Second)
-	c.Store.drain = c.Relayers.drain()
+	c.Store.silent, c.Store.lease = c.Silent, max(c.Relayers.lease(), time.Second)
+	c.Store.drain, c.Store.concurrency = c.Relayers.drain(), c.Concurrency
 	s, err := c.Store.open(p.Context(), "consumer", nil, p.Log, p.Registry, p.Database())
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func (c *consumerCmd) start(p *process.Process) error {
 		return err
 	}
 	submit := consumer.New(consumer.Config{
-		Queue: s.queue, Store: s.store, Relayers: relayers, Concurrency: c.Concurrency, Lease: c.Relayers.lease(),
+		Queue: s.queue, Store: s.store, Relayers: relayers, Lease: c.Relayers.lease(),
 		Settled: 3 * c.Relayers.Timeout, ParkNotFound: c.NotFound == "park", Tracer: p.Tracer, Registerer: p.Registry, Logger: p.Log,
 	})
 	reconcile := reconciler.New(reconciler.Config{

@@ -35,9 +35,10 @@ type commands struct {
 	Cluster  cli.ClusterCmd  `cmd:"" help:"Administer the coordinators."`
 	Mirror   cli.MirrorCmd   `cmd:"" help:"Look at what Redis shows to readers, or take it over."`
 
-	Tx      cli.TxCmd      `cmd:"" help:"Look at transactions and webhooks of a pool, and at those of the relay path; cancel, bump, deliver again, resolve."`
-	Keys    cli.KeysCmd    `cmd:"" help:"Look at a pool's keys; pause, drain and repair them."`
-	Migrate cli.MigrateCmd `cmd:"" changes:"" help:"Bring the schema of the relayers' and the relay path's database up to date."`
+	Tx          cli.TxCmd          `cmd:"" help:"Look at transactions of a pool, and at those of the relay path; cancel, bump, resolve."`
+	DeadLetters cli.DeadLettersCmd `cmd:"" help:"List what the queue and the webhooks gave up; have it tried again, or drop it."`
+	Keys        cli.KeysCmd        `cmd:"" help:"Look at a pool's keys; pause, drain and repair them."`
+	Migrate     cli.MigrateCmd     `cmd:"" changes:"" help:"Bring the schema of the relayers' and the relay path's database up to date."`
 
 	TLS        tlsCmd            `cmd:"" name:"tls" help:"Make certificates."`
 	Completion cli.CompletionCmd `cmd:"" help:"Print the code that makes a shell complete rollcall's commands."`

@@ -16,7 +16,6 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/health"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/queue/queueurl"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
@@ -32,7 +31,8 @@ type relayStoreFlags struct {
 	Migrate     bool   `env:"RELAY_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the process ends."`
 
 	// Settings of single roles; 0 for the defaults of the store and the queue.
-	silent, visibility, drain time.Duration
+	silent, lease, drain time.Duration
+	concurrency          int
 }
 
 func (f *relayStoreFlags) check(p *config.Problems) {
@@ -41,11 +41,11 @@ func (f *relayStoreFlags) check(p *config.Problems) {
 		p.Addf(&f.DatabaseURL, "give postgres://user:password@host:port/database", "is missing")
 	}
 	cli.CheckDatabaseURL(p, &f.DatabaseURL, &f.URLFile)
-	if f.QueueFile != "" && f.QueueURL == queueurl.Postgres {
+	if f.QueueFile != "" && f.QueueURL == queue.Postgres {
 		f.QueueURL = ""
 	}
 	cli.ReadSecret(p, &f.QueueURL, &f.QueueFile)
-	if err := queueurl.Check(f.QueueURL); err != nil {
+	if err := queue.CheckURL(f.QueueURL); err != nil {
 		p.Addf(cli.From(&f.QueueURL, &f.QueueFile), "", "%s", cli.OneLine(err))
 	}
 }
@@ -53,7 +53,7 @@ func (f *relayStoreFlags) check(p *config.Problems) {
 // relayStore is the relay path's database, and the queue.
 type relayStore struct {
 	db    *pgxpool.Pool
-	queue queue.Queue
+	queue *queue.Queue
 	store *store.Store
 }
 
@@ -82,7 +82,9 @@ func (f *relayStoreFlags) open(ctx context.Context, role string, targets []strin
 			return nil, err
 		}
 	}
-	s.queue, err = queueurl.Open(s.db, f.QueueURL, queue.Config{Visibility: f.visibility, DrainTimeout: f.drain, Logger: log, Metrics: queue.NewMetrics(reg)})
+	s.queue, err = queue.Open(s.db, queue.Config{
+		URL: f.QueueURL, Concurrency: f.concurrency, Lease: f.lease, DrainTimeout: f.drain, Registerer: reg, Logger: log,
+	})
 	if err != nil {
 		return nil, err
 	}

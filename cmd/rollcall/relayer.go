@@ -109,7 +109,7 @@ type hookFlags struct {
 	TargetsFile  string `name:"targets-file" env:"RELAYER_WEBHOOKS_JSON_FILE" placeholder:"FILE" help:"File that holds them."`
 	AllowPrivate bool   `env:"RELAYER_WEBHOOK_ALLOW_PRIVATE" help:"Allow targets at private addresses, and without TLS."`
 
-	Retention time.Duration `env:"RELAYER_WEBHOOK_RETENTION" default:"72h" min:"0s" max:"87600h" help:"How long delivered webhooks are kept, for rollcall tx replay; 0 deletes each once it is delivered."`
+	Retention time.Duration `env:"RELAYER_WEBHOOK_RETENTION" default:"72h" min:"0s" max:"87600h" help:"How long delivered webhooks are kept, for rollcall dead-letters replay; 0 deletes each once it is delivered."`
 }
 
 // Check reports what is wrong with the settings together.

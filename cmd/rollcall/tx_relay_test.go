@@ -203,38 +203,3 @@ func TestTxRelay_ListsAndShows(t *testing.T) {
 	require.Equal(t, cli.ExitUsage, res.code)
 	require.Contains(t, res.stderr, "allowed: queued, submitting, unknown")
 }
-
-func TestTxDLQ_DeadLetters_AreListedReplayedAndDropped(t *testing.T) {
-	r := newRelayed(t)
-	replayed, dropped := r.accept(), r.accept()
-	kill := func() {
-		_, err := r.db.Exec(t.Context(), `UPDATE relay_queue SET dead_at = now(), reason = 'poison', attempts = 20`)
-		require.NoError(t, err)
-	}
-	kill()
-	type list struct {
-		DeadLetters []queue.DeadLetter `json:"deadLetters"`
-	}
-	letters := read[list](t, r.args("tx", "dlq", "list")...).DeadLetters
-	require.Len(t, letters, 2)
-	require.Equal(t, "poison", letters[0].Reason)
-	require.Contains(t, succeed(t, r.args("tx", "dlq", "list")...), "poison")
-
-	require.Contains(t, succeed(t, r.args("tx", "dlq", "replay", replayed.String())...), "queued again")
-	succeed(t, r.args("tx", "dlq", "drop", dropped.String())...)
-	require.Empty(t, read[list](t, r.args("tx", "dlq", "list")...).DeadLetters)
-	res := rollcall(t, r.args("tx", "dlq", "drop", dropped.String())...)
-	require.Equal(t, cli.ExitNotDone, res.code)
-	require.Contains(t, res.stderr, "no message of it was given up")
-	kill()
-	require.Contains(t, succeed(t, r.args("tx", "dlq", "replay", "--all")...), "1 message queued again")
-	res = rollcall(t, r.args("tx", "dlq", "replay")...)
-	require.Equal(t, cli.ExitUsage, res.code)
-	require.Contains(t, res.stderr, "give ids, or --all")
-	res = rollcall(t, r.args("tx", "dlq", "drop")...)
-	require.Equal(t, cli.ExitUsage, res.code)
-	require.Contains(t, res.stderr, "<id>")
-	res = rollcall(t, r.args("tx", "dlq", "list", "--queue-url", "amqp://u:hidden@")...)
-	require.Equal(t, cli.ExitUsage, res.code)
-	require.NotContains(t, res.stderr, "hidden")
-}

@@ -18,7 +18,6 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
-	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 type listed struct {
@@ -194,54 +193,4 @@ func TestTxBump_AboveTheCap_StaysRequested(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, asked, 1)
 	r.confirm(t, tx, relayer.Confirmed)
-}
-
-func TestTxReplay_DeadLetters_AreDeliveredAgain(t *testing.T) {
-	t.Parallel()
-	r := startRelay(t, 1, func(o *relayertest.Options) { o.Targets = []string{"api", "audit"} })
-	one, two := r.send(t, 0, "one"), r.send(t, 0, "two")
-	r.confirm(t, two, relayer.Confirmed)
-	r.confirm(t, one, relayer.Confirmed)
-	park := func() {
-		_, err := r.db.Exec(t.Context(), `UPDATE relayer_webhooks SET state = 'dead', settled_at = now(), attempts = 5, reason = 'status 500'`)
-		require.NoError(t, err)
-	}
-	park()
-	type deliveryList struct {
-		Deliveries []webhook.Delivery `json:"deliveries"`
-	}
-	dead := func(args ...string) []webhook.Delivery {
-		return read[deliveryList](t, r.operator(append([]string{"tx", "replay", "--dry-run"}, args...)...)...).Deliveries
-	}
-	all := dead()
-	require.Len(t, all, 12)
-	require.Len(t, dead("--dead-letters", "audit"), 6)
-	require.Len(t, dead("--tx", one.ID.String()), 6)
-	require.Len(t, dead(all[0].ID.String()), 1)
-	require.Contains(t, succeed(t, r.operator("tx", "replay", "--dry-run", "--limit", "3")...), "the oldest 3 webhooks\n")
-
-	require.Equal(t, "1 webhook to be delivered again\n", succeed(t, r.operator("tx", "replay", all[0].ID.String())...))
-	require.Len(t, dead(), 11)
-	require.Contains(t, succeed(t, r.operator("tx", "replay", "--tx", one.Hash.Hex(), "--tx", two.ID.String(), "-o", "json")...), `"replayed": 11`)
-	require.Empty(t, dead())
-	park()
-	require.Equal(t, "6 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--dead-letters", "api")...))
-	require.Equal(t, "6 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--dead-letters", "all")...))
-	require.Equal(t, "0 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--dead-letters", "all")...))
-
-	for want, args := range map[string][]string{
-		"one choice is needed, and there are 0": {},
-		"one choice is needed, and there are 2": {"--dead-letters", "all", "--tx", one.ID.String()},
-		`"x" is not the id of a delivery`:       {"x"},
-		`"y" is no transaction's id`:            {"--tx", "y"},
-	} {
-		res := rollcall(t, r.operator(append([]string{"tx", "replay"}, args...)...)...)
-		require.Equal(t, cli.ExitUsage, res.code)
-		require.Contains(t, res.stderr, want)
-	}
-	res := rollcall(t, r.operator("tx", "replay", one.ID.String(), all[0].ID.String())...)
-	require.Equal(t, cli.ExitNotDone, res.code)
-	require.Contains(t, res.stderr, "not done: no such delivery: "+one.ID.String()+"\n")
-	res = rollcall(t, r.operator("tx", "replay", "--tx", "0x"+strings.Repeat("12", 32))...)
-	require.Equal(t, cli.ExitNotDone, res.code)
 }

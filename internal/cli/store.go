@@ -84,12 +84,18 @@ type poolFlags struct {
 	ChainID uint64 `name:"chain-id" env:"RELAYER_CHAIN_ID" placeholder:"ID" help:"Chain that the keys are used on."`
 }
 
-func (f *poolFlags) check(p *config.Problems) *devinfo.Info {
+// fill fills in the pool of what "rollcall-dev" runs, or the default.
+func (f *poolFlags) fill(p *config.Problems) *devinfo.Info {
 	running := f.CheckFlags(p)
 	if running != nil {
 		f.PoolID, f.ChainID = cmp.Or(f.PoolID, running.PoolID), cmp.Or(f.ChainID, running.Chain.ChainID)
 	}
 	f.PoolID = cmp.Or(f.PoolID, "pool")
+	return running
+}
+
+func (f *poolFlags) check(p *config.Problems) *devinfo.Info {
+	running := f.fill(p)
 	if f.ChainID == 0 {
 		p.Addf(&f.ChainID, "1 is Ethereum, 1337 the dev chain", "is missing")
 	}
@@ -110,11 +116,15 @@ func (f *poolFlags) admin(ctx context.Context) (_ *admin.Admin, _ context.Contex
 		return a, ctx, end, nil
 	}
 	end()
-	err = schemaError(err)
+	return nil, nil, nil, poolError(err)
+}
+
+// poolError adds the remedy to the error of a pool that cannot be opened.
+func poolError(err error) error {
 	if _, ok := errors.AsType[*store.UnknownPoolError](err); ok {
-		err = WithFix(err, "Check --pool-id (RELAYER_POOL_ID) and --chain-id (RELAYER_CHAIN_ID), or start its relayers.")
+		return WithFix(err, "Check --pool-id (RELAYER_POOL_ID) and --chain-id (RELAYER_CHAIN_ID), or start its relayers.")
 	}
-	return nil, nil, nil, err
+	return schemaError(err)
 }
 
 // nodeFlags are the chain's nodes.

@@ -11,28 +11,23 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/jsonbody"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
-	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-// TxCmd has the commands for a pool's transactions and webhooks, and for the relay path's.
+// TxCmd has the commands for a pool's transactions, and for the relay path's.
 type TxCmd struct {
 	List   txListCmd   `cmd:"" help:"List transactions, the newest first."`
 	Get    txGetCmd    `cmd:"" help:"Show transactions in full."`
 	Cancel txCancelCmd `cmd:"" changes:"" help:"Cancel transactions."`
 	Bump   txBumpCmd   `cmd:"" changes:"" help:"Have transactions sent again with a higher fee, now."`
-	Replay txReplayCmd `cmd:"" changes:"" help:"Have a relayer's webhooks delivered again, or list those that were given up. Those of the relay path's clients: \"rollcall tx webhooks\"."`
 
-	Relay    txRelayCmd    `cmd:"" help:"Show the relay path's transactions."`
-	Resolve  txResolveCmd  `cmd:"" changes:"" help:"Decide about a transaction of the relay path that a relayer may have."`
-	DLQ      txDLQCmd      `cmd:"" name:"dlq" help:"Messages of the relay path's queue that were given up."`
-	Webhooks txWebhooksCmd `cmd:"" help:"Webhooks of the relay path's clients: list those that were given up, and have them delivered again."`
+	Relay   txRelayCmd   `cmd:"" help:"Show the relay path's transactions."`
+	Resolve txResolveCmd `cmd:"" changes:"" help:"Decide about a transaction of the relay path that a relayer may have."`
 }
 
 // refArgs are transactions as people know them.
@@ -333,131 +328,4 @@ func (c *txBumpCmd) Run(ctx context.Context, con *Console) error {
 			}
 		}, err
 	})
-}
-
-type txReplayCmd struct {
-	ID          []string `arg:"" optional:"" help:"Ids of webhook deliveries, dead letters or delivered; \"rollcall tx get\" shows them."`
-	Tx          []string `placeholder:"TX" help:"All dead letters of these transactions."`
-	DeadLetters string   `placeholder:"TARGET" help:"All dead letters for this target; all is every target."`
-	DryRun      bool     `help:"Only list them. Without any choice: all dead letters."`
-	Limit       int      `default:"100" min:"1" max:"1000" help:"Maximum number of rows."`
-	OutputFlags
-	poolFlags
-}
-
-func (txReplayCmd) Help() string {
-	return `A webhook that could not be delivered for a day becomes a dead letter, and those of the same transaction that come after it go on without
-it. Replayed, it has the same id as before, and its receiver can tell by the revision that it is old. A delivered one can be replayed
-by its id, for as long as it is kept: see RELAYER_WEBHOOK_RETENTION of "rollcall relayer".`
-}
-
-func (c *txReplayCmd) Check(p *config.Problems) {
-	c.check(p)
-	given := 0
-	for _, yes := range []bool{len(c.ID) > 0, len(c.Tx) > 0, c.DeadLetters != ""} {
-		if yes {
-			given++
-		}
-	}
-	if given > 1 || given == 0 && !c.DryRun {
-		p.Addf(&c.DeadLetters, "give deliveries' ids, or --tx, or --dead-letters TARGET, or --dead-letters all", "one choice is needed, and there are %d", given)
-	}
-}
-
-// filters are what is chosen.
-func (c *txReplayCmd) filters(ctx context.Context, a *admin.Admin, ids []uuid.UUID, wanted []admin.Ref) ([]webhook.Filter, error) {
-	var filters []webhook.Filter
-	for _, ref := range wanted {
-		tx, err := a.Find(ctx, ref)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", ref, err)
-		}
-		filters = append(filters, webhook.Filter{Transaction: tx.ID, State: webhook.DeadLetter})
-	}
-	switch {
-	case len(ids) > 0:
-		filters = append(filters, webhook.Filter{IDs: ids})
-	case c.DeadLetters != "" && c.DeadLetters != "all":
-		filters = append(filters, webhook.Filter{Target: c.DeadLetters, State: webhook.DeadLetter})
-	case len(wanted) == 0:
-		filters = append(filters, webhook.Filter{State: webhook.DeadLetter})
-	}
-	return filters, nil
-}
-
-func (c *txReplayCmd) Run(ctx context.Context, con *Console) error {
-	var ids []uuid.UUID
-	for _, text := range c.ID {
-		id, err := uuid.Parse(text)
-		if err != nil {
-			return UsageError{Err: fmt.Errorf("%q is not the id of a delivery", text)}
-		}
-		ids = append(ids, id)
-	}
-	wanted, err := refs(c.Tx)
-	if err != nil {
-		return err
-	}
-	a, ctx, end, err := c.admin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	filters, err := c.filters(ctx, a, ids, wanted)
-	if err != nil {
-		return err
-	}
-	if c.DryRun {
-		return c.list(ctx, con, a, filters)
-	}
-	if err := known(ctx, a, ids); err != nil {
-		return err
-	}
-	result := struct {
-		Replayed int `json:"replayed"`
-	}{}
-	for _, f := range filters {
-		n, err := a.Outbox.Replay(ctx, f)
-		result.Replayed += n
-		if err != nil {
-			return uncertain(fmt.Errorf("after %d: %w", result.Replayed, err), "rollcall tx replay --dry-run")
-		}
-	}
-	return c.Print(con.Stdout, result, func(w io.Writer) {
-		fmt.Fprintf(w, "%s to be delivered again\n", plural(result.Replayed, "webhook"))
-	})
-}
-
-// known returns an error unless each delivery exists.
-func known(ctx context.Context, a *admin.Admin, ids []uuid.UUID) error {
-	var missing []string
-	for chunk := range slices.Chunk(ids, 1000) {
-		there, err := a.Outbox.List(ctx, webhook.Filter{IDs: chunk, Limit: len(chunk)})
-		if err != nil {
-			return err
-		}
-		for _, id := range chunk {
-			if !slices.ContainsFunc(there, func(d webhook.Delivery) bool { return d.ID == id }) {
-				missing = append(missing, id.String())
-			}
-		}
-	}
-	if len(missing) > 0 {
-		return WithFix(fmt.Errorf("no such delivery: %s", strings.Join(missing, ", ")),
-			"\"rollcall tx replay --dry-run\" lists dead letters, \"rollcall tx get\" those of a transaction; delivered ones are kept for RELAYER_WEBHOOK_RETENTION; for a whole transaction use --tx.")
-	}
-	return nil
-}
-
-func (c *txReplayCmd) list(ctx context.Context, con *Console, a *admin.Admin, filters []webhook.Filter) error {
-	list := deliveryList{Deliveries: []webhook.Delivery{}}
-	for _, f := range filters {
-		f.Limit = c.Limit
-		found, err := a.Outbox.List(ctx, f)
-		if err != nil {
-			return err
-		}
-		list.Deliveries = append(list.Deliveries, found...)
-	}
-	return list.print(con, c.OutputFlags, c.Limit)
 }

@@ -10,14 +10,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/admin"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
-	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 )
 
 // relayFlags are where the relay path's transactions are.
@@ -26,21 +23,20 @@ type relayFlags struct {
 }
 
 // open connects; the context ends with the timeout, and end releases both.
-func (f *relayFlags) open(ctx context.Context) (_ *admin.Admin, db *pgxpool.Pool, _ context.Context, end func(), err error) {
+func (f *relayFlags) open(ctx context.Context) (*admin.Admin, context.Context, func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
-	db, err = f.Open(ctx)
+	db, err := f.Open(ctx)
 	if err != nil {
 		cancel()
-		return nil, nil, nil, nil, err
+		return nil, nil, nil, err
 	}
-	end = func() { db.Close(); cancel() }
-	for _, m := range []postgres.Migrations{store.Migrations(), queue.Migrations()} {
-		if err := postgres.Check(ctx, db, m); err != nil {
-			end()
-			return nil, nil, nil, nil, schemaError(err)
-		}
+	end := func() { db.Close(); cancel() }
+	a, err := admin.Open(ctx, db)
+	if err != nil {
+		end()
+		return nil, nil, nil, schemaError(err)
 	}
-	return &admin.Admin{Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL})}, db, ctx, end, nil
+	return a, ctx, end, nil
 }
 
 // relayTransaction is a transaction of the relay path with its changes, for scripts.
@@ -161,7 +157,7 @@ func joined[S ~string](all []S) string {
 }
 
 func (c *txRelayCmd) Run(ctx context.Context, con *Console) error {
-	a, _, ctx, end, err := c.open(ctx)
+	a, ctx, end, err := c.open(ctx)
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func (c *txResolveCmd) Check(p *config.Problems) {
 }
 
 func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
-	a, _, limited, end, err := c.open(ctx)
+	a, limited, end, err := c.open(ctx)
 	if err != nil {
 		return err
 	}

@@ -10,9 +10,11 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
+	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
-	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // Transaction is one, for scripts.
@@ -51,12 +53,12 @@ type History struct {
 	IntentReason string                `json:"intentReason"`
 	BumpAskedAt  relayer.Timestamp     `json:"bumpAskedAt"`
 	Signed       []*relayer.AttemptRow `json:"signed"`
-	Webhooks     []webhook.Delivery    `json:"webhooks"`
+	Webhooks     []txWebhook           `json:"webhooks"`
 }
 
 func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (History, error) {
 	row := *tx.Row()
-	h := History{Transaction{row}, row.IntentReason, row.BumpRequestedAt, []*relayer.AttemptRow{}, []webhook.Delivery{}}
+	h := History{Transaction{row}, row.IntentReason, row.BumpRequestedAt, []*relayer.AttemptRow{}, []txWebhook{}}
 	attempts, err := a.Store.Attempts(ctx, tx.ID)
 	if err != nil {
 		return h, err
@@ -64,12 +66,14 @@ func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (
 	for _, s := range attempts {
 		h.Signed = append(h.Signed, s.Row())
 	}
-	for filter := (webhook.Filter{Transaction: tx.ID, Limit: 1000}); ; {
-		page, err := a.Outbox.List(ctx, filter)
+	for filter := (deadletter.Filter{Transaction: tx.ID, Limit: 1000}); ; {
+		page, err := a.Webhooks.List(ctx, filter)
 		if err != nil {
 			return h, err
 		}
-		h.Webhooks = append(h.Webhooks, page...)
+		for i := range page {
+			h.Webhooks = append(h.Webhooks, txWebhookOf(&page[i]))
+		}
 		if len(page) < filter.Limit {
 			return h, nil
 		}
@@ -144,16 +148,47 @@ func (h *History) table(w io.Writer) {
 	}
 	if len(h.Webhooks) > 0 {
 		fmt.Fprintln(w)
-		deliveries(w, h.Webhooks)
+		webhooks(w, h.Webhooks)
 	}
 }
 
-// deliveries prints webhooks in a table.
-func deliveries(w io.Writer, all []webhook.Delivery) {
+// txWebhook is a webhook of a transaction, for scripts.
+type txWebhook struct {
+	ID          string            `json:"id"`
+	Transaction string            `json:"transaction"`
+	Target      string            `json:"target"`
+	Event       string            `json:"event"`
+	Revision    int               `json:"revision"`
+	State       string            `json:"state"` // due, delivered, dead_letter
+	Attempts    int               `json:"attempts"`
+	NextAt      timefmt.Timestamp `json:"nextAt"` // of a due one: when it may be tried, or when its claim ends; zero behind a lower revision
+	CreatedAt   timefmt.Timestamp `json:"createdAt"`
+	DeliveredAt timefmt.Timestamp `json:"deliveredAt"`
+	LastError   string            `json:"lastError"`
+}
+
+func txWebhookOf(l *deadletter.Letter) txWebhook {
+	w := txWebhook{
+		ID: l.ID, Transaction: l.Transaction, Target: l.To, Event: l.Event, Revision: l.Revision, Attempts: l.Attempts, NextAt: l.DueAt,
+		CreatedAt: l.CreatedAt, LastError: l.Reason,
+	}
+	switch l.State {
+	case outbox.Waiting:
+		w.State = "due"
+	case outbox.Done:
+		w.State, w.DeliveredAt = "delivered", l.SettledAt
+	case outbox.Dead:
+		w.State = "dead_letter"
+	}
+	return w
+}
+
+// webhooks prints webhooks in a table.
+func webhooks(w io.Writer, all []txWebhook) {
 	var rows [][]string
 	for _, d := range all {
 		rows = append(rows, []string{
-			d.ID.String(), d.Target, text(d.Transaction), strconv.Itoa(d.Revision), string(d.State), strconv.Itoa(d.Attempts), d.CreatedAt.String(), d.LastError,
+			d.ID, d.Target, d.Transaction, strconv.Itoa(d.Revision), d.State, strconv.Itoa(d.Attempts), d.CreatedAt.String(), d.LastError,
 		})
 	}
 	table(w, "WEBHOOK TARGET TRANSACTION REVISION STATE TRIES CREATED ERROR", rows)

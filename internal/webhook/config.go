@@ -34,7 +34,7 @@ type Config struct {
 	// MaxBackoff limits the pause between two attempts, also the one that a target asks for. 1 s to RetryFor. Default
 	// 10 min.
 	MaxBackoff time.Duration
-	// Retention is how long delivered rows are kept, for [Outbox.Replay]: up to 10 years, or [KeepNone]. Default 3
+	// Retention is how long delivered rows are kept, for an operator who replays them: up to 10 years, or [KeepNone]. Default 3
 	// days. The owner of the deliveries may delete delivered rows earlier. Dead letters stay until an operator replays
 	// them.
 	Retention time.Duration

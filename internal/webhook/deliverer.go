@@ -28,7 +28,8 @@ const abandonEvery = 10 * time.Minute
 
 // Deliverer delivers webhooks. Any number of them, in any number of processes, share the work of a [Source].
 type Deliverer struct {
-	*Outbox
+	box     *outbox.Outbox
+	source  Source
 	cfg     Config
 	log     *slog.Logger
 	worker  *outbox.Worker
@@ -42,8 +43,8 @@ func New(db *pgxpool.Pool, source Source, cfg Config) (*Deliverer, error) {
 		return nil, err
 	}
 	source.Table.KeepDone = cfg.Retention != KeepNone
-	d := &Deliverer{cfg: cfg, log: cfg.Logger.With("component", "webhook"), targets: map[string]*target{}}
-	if d.Outbox, err = NewOutbox(db, source); err != nil {
+	d := &Deliverer{source: source, cfg: cfg, log: cfg.Logger.With("component", "webhook"), targets: map[string]*target{}}
+	if d.box, err = outbox.New(db, source.Table); err != nil {
 		return nil, err
 	}
 	all := 0

@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
@@ -45,7 +47,7 @@ func TestDeliverer_AttemptFails_RetriesWithSameIDAndNewTime(t *testing.T) {
 				r := newReceiver(t, func(w http.ResponseWriter, _ request) {
 					n := failed.Add(1)
 					if n > 1 {
-						seen <- only(t, db, id, 1).LastError
+						seen <- only(t, db, id, 1).Reason
 					}
 					if n <= 2 {
 						w.(*statusWriter).status = 0
@@ -67,11 +69,11 @@ func TestDeliverer_AttemptFails_RetriesWithSameIDAndNewTime(t *testing.T) {
 					require.NotEqual(t, got[0].header.Get(signature.HeaderOpenZeppelin), next.header.Get(signature.HeaderOpenZeppelin))
 				}
 				require.NotEqual(t, got[0].header.Get(signature.HeaderSignature), got[2].header.Get(signature.HeaderSignature))
-				eventually(t, "it is noted", func() bool { return only(t, db, id, 1).State == Delivered })
+				eventually(t, "it is noted", func() bool { return only(t, db, id, 1).State == outbox.Done })
 				d := only(t, db, id, 1)
 				require.Equal(t, 3, d.Attempts)
-				require.Empty(t, d.LastError)
-				require.False(t, d.DeliveredAt.IsZero())
+				require.Empty(t, d.Reason)
+				require.False(t, d.SettledAt.IsZero())
 			})
 		}
 	})
@@ -210,7 +212,7 @@ func TestDeliverer_SeveralProcessesAndFailures_KeepOrder(t *testing.T) {
 		writers.Wait()
 		inOrder(t, r.waitTaken(len(ids)*revisions), ids, revisions)
 		eventually(t, "nothing is due", func() bool {
-			due, err := deliverers[0].List(t.Context(), Filter{State: Due})
+			due, err := db.letters(t).List(t.Context(), deadletter.Filter{State: outbox.Waiting})
 			return err == nil && len(due) == 0
 		})
 		_, taken := r.wait("nothing comes twice", func(_, taken []request) bool { return true })
@@ -288,8 +290,8 @@ func TestDeliverer_Stop_FinishesRunningRequest(t *testing.T) {
 		require.Len(t, all, 1, "it begins nothing more")
 		for _, id := range []uuid.UUID{begun, waiting} {
 			d := only(t, db, id, 1)
-			require.Equal(t, id.String() == got[0].Payload.ID, d.State == Delivered)
-			require.Equal(t, d.State == Delivered, d.Attempts == 1)
+			require.Equal(t, id.String() == got[0].Payload.ID, d.State == outbox.Done)
+			require.Equal(t, d.State == outbox.Done, d.Attempts == 1)
 		}
 	})
 }
@@ -310,10 +312,10 @@ func TestDeliverer_Stops_ReleasesItsClaims(t *testing.T) {
 		require.Equal(t, 1, only(t, db, begun, 1).Attempts)
 		stop()
 		given := only(t, db, begun, 1)
-		require.Equal(t, Due, given.State)
+		require.Equal(t, outbox.Waiting, given.State)
 		require.Zero(t, given.Attempts)
-		require.Empty(t, given.LastError)
-		require.Less(t, time.Until(given.NextAt.Time), 5*time.Second, "not at the end of a lease")
+		require.Empty(t, given.Reason)
+		require.Less(t, time.Until(given.DueAt.Time), 5*time.Second, "not at the end of a lease")
 	})
 }
 
@@ -335,25 +337,25 @@ func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
 		cfg.MaxBackoff = time.Second
 		reg := prometheus.NewRegistry()
 		cfg.Metrics = NewMetrics(reg)
-		d, _ := run(t, db, cfg)
-		eventually(t, "the first has failed", func() bool { return only(t, db, id, 1).LastError != "" })
+		run(t, db, cfg)
+		eventually(t, "the first has failed", func() bool { return only(t, db, id, 1).Reason != "" })
 		write(t, db, "UPDATE deliveries SET failing_since = now() - interval '24 h' WHERE revision = 1")
 		require.Equal(t, 2, r.waitTaken(1)[0].Payload.Revision)
 		dead := only(t, db, id, 1)
-		require.Equal(t, DeadLetter, dead.State)
-		require.Equal(t, "answered 500 Internal Server Error", dead.LastError)
+		require.Equal(t, outbox.Dead, dead.State)
+		require.Equal(t, "answered 500 Internal Server Error", dead.Reason)
 		eventually(t, "it is counted", func() bool { return value(t, reg, "rollcall_webhook_dead_letters_total", "here") == 1 })
 
-		n, err := d.Replay(t.Context(), Filter{Transaction: id})
+		n, err := db.letters(t).Replay(t.Context(), deadletter.Filter{Transaction: id})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		eventually(t, "it has failed again", func() bool {
 			d := only(t, db, id, 1)
-			return d.State == Due && d.Attempts > 1
+			return d.State == outbox.Waiting && d.Attempts > 1
 		})
 		repaired.Store(true)
 		again := r.waitTaken(2)[1]
-		require.Equal(t, dead.ID.String(), again.ID)
+		require.Equal(t, dead.ID, again.ID)
 		require.Equal(t, 1, again.Payload.Revision)
 	})
 }
@@ -377,11 +379,11 @@ func TestTargetDown_DeliveriesNotTried_StayDue(t *testing.T) {
 		_, stop := run(t, db, cfg)
 		eventually(t, "the target is down", func() bool { return strings.Contains(log.String(), "webhook target is down") })
 		stop()
-		list, err := db.outbox(t).List(t.Context(), Filter{})
+		list, err := db.letters(t).List(t.Context(), deadletter.Filter{})
 		require.NoError(t, err)
 		untried := 0
 		for _, d := range list {
-			require.Equal(t, Due, d.State)
+			require.Equal(t, outbox.Waiting, d.State)
 			if d.Attempts == 0 {
 				untried++
 			}
@@ -414,7 +416,7 @@ func TestDeliverer_Secrets_AreNotLoggedOrStored(t *testing.T) {
 	}
 	r.waitTaken(4)
 	eventually(t, "the other one has failed", func() bool {
-		list, err := db.outbox(t).List(t.Context(), Filter{Target: "closed"})
+		list, err := db.letters(t).List(t.Context(), deadletter.Filter{To: "closed"})
 		reasons.Store(fmt.Sprintf("%+v", list))
 		return err == nil && strings.Contains(reasons.Load().(string), "connection refused")
 	})
@@ -523,7 +525,7 @@ func TestRelayer_ClaimsWaitForTheDisk(t *testing.T) {
 	id := newTx(t)
 	change(t, db, id, 1, "here")
 	run(t, db, settings(r.target("here")))
-	eventually(t, "it is noted", func() bool { return only(t, db, id, 1).State == Delivered })
+	eventually(t, "it is noted", func() bool { return only(t, db, id, 1).State == outbox.Done })
 	var setting string
 	require.NoError(t, db.QueryRow(t.Context(), `SELECT setting FROM commits ORDER BY n LIMIT 1`).Scan(&setting))
 	require.Equal(t, "on", setting)

@@ -9,7 +9,7 @@
 // relayer: its payloads come from the rows of transactions. Package internal/dispatch/store has that of the relay path's
 // clients: its rows hold the complete payloads.
 //
-// A process of the owner runs a [Deliverer]. Operators' commands use an [Outbox].
+// A process of the owner runs a [Deliverer]. Package deadletter shows operators the deliveries.
 //
 // # What a target receives
 //
@@ -32,7 +32,7 @@
 // late. A delivery that an operator replays comes after those that are due, by design. A receiver that keeps the highest
 // revision it has seen is correct in each case.
 //
-// Dead letters: a delivery that fails for a day becomes a dead letter, for [Outbox.List] and [Outbox.Replay]. Later
+// Dead letters: a delivery that fails for a day becomes a dead letter, which an operator can replay. Later
 // revisions of the same subject are then delivered. If each carries the subject's whole state, the receiver misses a step,
 // not the state. The day begins with the first failure. A delivery that was never tried, because its target was down, stays
 // due until the target is back.

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
@@ -201,9 +202,9 @@ func newTx(t testing.TB) uuid.UUID {
 }
 
 // only returns the delivery of a transaction's revision.
-func only(t testing.TB, db *testDB, tx uuid.UUID, revision int) Delivery {
+func only(t testing.TB, db *testDB, tx uuid.UUID, revision int) deadletter.Letter {
 	t.Helper()
-	list, err := db.outbox(t).List(t.Context(), Filter{Transaction: tx})
+	list, err := db.letters(t).List(t.Context(), deadletter.Filter{Transaction: tx})
 	require.NoError(t, err)
 	for _, d := range list {
 		if d.Revision == revision {
@@ -211,7 +212,7 @@ func only(t testing.TB, db *testDB, tx uuid.UUID, revision int) Delivery {
 		}
 	}
 	t.Fatalf("no delivery of revision %d", revision)
-	return Delivery{}
+	return deadletter.Letter{}
 }
 
 // eventually waits until a condition on the database is true.

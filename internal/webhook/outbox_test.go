@@ -7,13 +7,16 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 )
 
 func TestList_EachDeliveryOnce_OldestFirst(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
-		box := db.outbox(t)
+		box := db.letters(t)
 		ids := make([]uuid.UUID, 7)
 		for i := range ids {
 			ids[i] = newTx(t)
@@ -22,10 +25,10 @@ func TestList_EachDeliveryOnce_OldestFirst(t *testing.T) {
 		write(t, db, "UPDATE deliveries SET created_at = '2026-01-01' WHERE revision = 1") // those of one claim have one time
 		write(t, db, "UPDATE deliveries SET state = 'dead', settled_at = now(), reason = 'no' WHERE lane = $1 AND about = $2", db.lane("there"), ids[3])
 
-		var got []Delivery
-		seen := map[uuid.UUID]bool{}
-		for page := []Delivery(nil); ; {
-			f := Filter{Limit: 4}
+		var got []deadletter.Letter
+		seen := map[string]bool{}
+		for page := []deadletter.Letter(nil); ; {
+			f := deadletter.Filter{Limit: 4}
 			if len(page) > 0 {
 				f.After = &page[len(page)-1]
 			}
@@ -44,15 +47,15 @@ func TestList_EachDeliveryOnce_OldestFirst(t *testing.T) {
 		require.Len(t, got, 14)
 
 		for name, test := range map[string]struct {
-			filter Filter
+			filter deadletter.Filter
 			want   int
 		}{
-			"target":              {Filter{Target: "here"}, 7},
-			"state":               {Filter{State: DeadLetter}, 1},
-			"transaction":         {Filter{Transaction: ids[3]}, 2},
-			"target and state":    {Filter{Target: "here", State: DeadLetter}, 0},
-			"ids":                 {Filter{IDs: []uuid.UUID{got[0].ID, got[5].ID, uuid.New()}}, 2},
-			"another transaction": {Filter{Transaction: uuid.New()}, 0},
+			"target":              {deadletter.Filter{To: "here"}, 7},
+			"state":               {deadletter.Filter{State: outbox.Dead}, 1},
+			"transaction":         {deadletter.Filter{Transaction: ids[3]}, 2},
+			"target and state":    {deadletter.Filter{To: "here", State: outbox.Dead}, 0},
+			"ids":                 {deadletter.Filter{IDs: []string{got[0].ID, got[5].ID, uuid.NewString()}}, 2},
+			"another transaction": {deadletter.Filter{Transaction: uuid.New()}, 0},
 		} {
 			t.Run(name, func(t *testing.T) {
 				list, err := box.List(t.Context(), test.filter)
@@ -67,7 +70,7 @@ func TestReplay_DeadLettersAndNamedDeliveries(t *testing.T) {
 	t.Parallel()
 	eachOwner(t, func(t *testing.T, o *Owner) {
 		db := o.database(t)
-		box := db.outbox(t)
+		box := db.letters(t)
 		due, delivered, dead := newTx(t), newTx(t), newTx(t)
 		for _, id := range []uuid.UUID{due, delivered, dead} {
 			change(t, db, id, 1, "here", "there")
@@ -77,45 +80,44 @@ func TestReplay_DeadLettersAndNamedDeliveries(t *testing.T) {
 			write(t, db, "UPDATE deliveries SET state = 'done' WHERE about = $1", delivered)
 			write(t, db, "UPDATE deliveries SET state = 'dead' WHERE about = $1", dead)
 		}
-		all, err := box.List(t.Context(), Filter{Target: "here"})
+		all, err := box.List(t.Context(), deadletter.Filter{To: "here"})
 		require.NoError(t, err)
-		var ids []uuid.UUID
+		var ids []string
 		for _, d := range all {
 			ids = append(ids, d.ID)
 		}
 		for name, test := range map[string]struct {
-			filter Filter
+			filter deadletter.Filter
 			want   int
 		}{
-			"everything":           {Filter{}, 2},
-			"one target":           {Filter{Target: "here"}, 1},
-			"delivered, not named": {Filter{State: Delivered}, 0},
-			"by id":                {Filter{IDs: ids}, 2}, // a due delivery may be in flight
-			"by id and dead":       {Filter{IDs: ids, State: DeadLetter}, 1},
-			"by transaction":       {Filter{Transaction: dead}, 2},
-			"of a due transaction": {Filter{Transaction: due}, 0},
-			"of a delivered one":   {Filter{Transaction: delivered}, 0},
-			"of an unknown one":    {Filter{Transaction: uuid.New()}, 0},
-			"of an unknown target": {Filter{Target: "elsewhere"}, 0},
-			"since the first":      {Filter{Since: all[0].CreatedAt.Time}, 2},
-			"until the first":      {Filter{Until: all[0].CreatedAt.Time}, 0},
-			"within an hour":       {Filter{Target: "there", Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}, 1},
-			"of later changes":     {Filter{Since: time.Now().Add(time.Hour)}, 0},
-			"unknown id":           {Filter{IDs: []uuid.UUID{uuid.New()}}, 0},
+			"everything":           {deadletter.Filter{}, 2},
+			"one target":           {deadletter.Filter{To: "here"}, 1},
+			"delivered, not named": {deadletter.Filter{State: outbox.Done}, 0},
+			"by id":                {deadletter.Filter{IDs: ids}, 2}, // a due delivery may be in flight
+			"by id and dead":       {deadletter.Filter{IDs: ids, State: outbox.Dead}, 1},
+			"by transaction":       {deadletter.Filter{Transaction: dead}, 2},
+			"of a due transaction": {deadletter.Filter{Transaction: due}, 0},
+			"of a delivered one":   {deadletter.Filter{Transaction: delivered}, 0},
+			"of an unknown one":    {deadletter.Filter{Transaction: uuid.New()}, 0},
+			"of an unknown target": {deadletter.Filter{To: "elsewhere"}, 0},
+			"since the first":      {deadletter.Filter{Since: all[0].CreatedAt.Time}, 2},
+			"until the first":      {deadletter.Filter{Until: all[0].CreatedAt.Time}, 0},
+			"within an hour":       {deadletter.Filter{To: "there", Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}, 1},
+			"of later changes":     {deadletter.Filter{Since: time.Now().Add(time.Hour)}, 0},
+			"unknown id":           {deadletter.Filter{IDs: []string{uuid.NewString()}}, 0},
 		} {
 			t.Run(name, func(t *testing.T) {
 				reset()
 				n, err := box.Replay(t.Context(), test.filter)
 				require.NoError(t, err)
 				require.Equal(t, test.want, n)
-				fresh, err := box.List(t.Context(), Filter{State: Due})
+				fresh, err := box.List(t.Context(), deadletter.Filter{State: outbox.Waiting})
 				require.NoError(t, err)
 				replayed := 0
 				for _, d := range fresh {
 					if d.Attempts == 0 {
 						replayed++
-						require.True(t, d.DeliveredAt.IsZero())
-						require.False(t, d.NextAt.After(time.Now()))
+						require.False(t, d.DueAt.After(time.Now()))
 					}
 				}
 				require.Equal(t, test.want, replayed)
@@ -139,10 +141,10 @@ func TestRun_ReportsCountsPurgesAndEndsOrphans(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		cfg.Metrics = NewMetrics(reg)
 		run(t, db, cfg)
-		eventually(t, "the orphan becomes a dead letter", func() bool { return only(t, db, orphan, 1).State == DeadLetter })
-		require.Equal(t, Due, only(t, db, young, 1).State)
+		eventually(t, "the orphan becomes a dead letter", func() bool { return only(t, db, orphan, 1).State == outbox.Dead })
+		require.Equal(t, outbox.Waiting, only(t, db, young, 1).State)
 		eventually(t, "the old one is purged", func() bool {
-			list, err := db.outbox(t).List(t.Context(), Filter{Transaction: old})
+			list, err := db.letters(t).List(t.Context(), deadletter.Filter{Transaction: old})
 			return err == nil && len(list) == 0
 		})
 		eventually(t, "it shows", func() bool {
@@ -182,14 +184,14 @@ func TestRun_KeepNone_DeletesDelivered(t *testing.T) {
 		change(t, db, gone, 1, "former")
 		cfg := settings(r.target("here"))
 		cfg.Retention = KeepNone
-		d, _ := run(t, db, cfg)
+		run(t, db, cfg)
 		for i, got := range r.waitTaken(3) {
 			require.Equal(t, fresh.String(), got.Payload.ID)
 			require.Equal(t, i+1, got.Payload.Revision)
 		}
 		eventually(t, "only what is not delivered is left", func() bool {
-			list, err := d.List(t.Context(), Filter{})
-			return err == nil && len(list) == 2 && list[0].State == DeadLetter && list[1].State == Due
+			list, err := db.letters(t).List(t.Context(), deadletter.Filter{})
+			return err == nil && len(list) == 2 && list[0].State == outbox.Dead && list[1].State == outbox.Waiting
 		})
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
@@ -19,6 +20,7 @@ import (
 type Owner struct {
 	Name       string
 	Source     Source
+	Letters    deadletter.Source
 	Migrations postgres.Migrations
 	// Change writes a change of subject $1, with revision $2, and its deliveries to the targets $3. The payload has the id
 	// and the revision. "deliveries" in it is the Source's table.
@@ -63,11 +65,12 @@ func (o *Owner) database(t testing.TB) *testDB {
 	return &testDB{testpostgres.New(t, testpostgres.Migrated(o.Migrations)).Pool(t), o}
 }
 
-func (d *testDB) outbox(t testing.TB) *Outbox {
+// letters returns the deliveries as operators see them.
+func (d *testDB) letters(t testing.TB) *deadletter.Letters {
 	t.Helper()
-	box, err := NewOutbox(d.Pool, d.owner.Source)
+	letters, err := deadletter.New(d.Pool, d.owner.Letters)
 	require.NoError(t, err)
-	return box
+	return letters
 }
 
 // lane returns the lane of a target.

@@ -3,11 +3,9 @@ package webhook_test
 import (
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/stretchr/testify/require"
-
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/outbox/outboxtest"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer/events"
 	relayerstore "github.com/rollcall-dev/rollcall/internal/relayer/store"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
@@ -17,9 +15,11 @@ import (
 // The payloads of the clients' deliveries are in their rows. Those of the relayer's come from other tables, and its table holds the
 // deliveries of several pools. Both packages import this one, so they are added from here.
 var (
+	pool    = events.Pool{ChainID: 1337, ID: "pool-1"}
 	clients = webhook.Owner{
 		Name:       "clients",
 		Source:     store.Webhooks(),
+		Letters:    store.WebhookLetters(),
 		Migrations: store.Migrations(),
 		Change: `
 			INSERT INTO deliveries (lane, subject, about, revision, payload)
@@ -28,7 +28,8 @@ var (
 	}
 	relayers = webhook.Owner{
 		Name:       "relayer",
-		Source:     events.Pool{ChainID: 1337, ID: "pool-1"}.Source(),
+		Source:     pool.Source(),
+		Letters:    pool.Letters(),
 		Migrations: relayerstore.Migrations(),
 		Change: `
 			WITH changed AS (
@@ -57,7 +58,7 @@ func TestTables_Conform(t *testing.T) {
 	t.Parallel()
 	for _, o := range []*webhook.Owner{&clients, &relayers} {
 		t.Run(o.Name, func(t *testing.T) {
-			outboxtest.Run(t, outboxtest.Setup{Table: o.Source.Table, Migrations: &o.Migrations})
+			outboxtest.Run(t, outboxtest.Setup{Table: o.Source.Table, Migrations: []postgres.Migrations{o.Migrations}})
 		})
 	}
 }
@@ -68,25 +69,7 @@ func TestTables_HaveTheTemplate(t *testing.T) {
 	for _, o := range []*webhook.Owner{&clients, &relayers} {
 		t.Run(o.Name, func(t *testing.T) {
 			t.Parallel()
-			db := testpostgres.New(t, testpostgres.Migrated(o.Migrations)).Pool(t)
-			template := o.Source.Table
-			template.Name = "template"
-			_, err := db.Exec(t.Context(), template.Schema())
-			require.NoError(t, err)
-			parts := func(table string) []string {
-				rows, err := db.Query(t.Context(), `SELECT replace(part, $1, 'template') FROM (
-					SELECT concat_ws(' ', column_name, data_type, collation_name, is_nullable, CASE WHEN column_name <> 'id' THEN column_default END) AS part
-						FROM information_schema.columns WHERE table_name = $1
-					UNION ALL SELECT indexdef FROM pg_indexes WHERE tablename = $1
-					UNION ALL SELECT unnest(reloptions) FROM pg_class WHERE relname = $1) AS parts`, table)
-				require.NoError(t, err)
-				list, err := pgx.CollectRows(rows, pgx.RowTo[string])
-				require.NoError(t, err)
-				return list
-			}
-			want := parts("template")
-			require.Greater(t, len(want), 25)
-			require.Subset(t, parts(o.Source.Table.Name), want)
+			outboxtest.RequireTemplate(t, testpostgres.New(t, testpostgres.Migrated(o.Migrations)).Pool(t), o.Source.Table)
 		})
 	}
 }

@@ -18,9 +18,6 @@ type Source struct {
 	// Prefix precedes the target's name in the lanes of the owner's rows, if the table also holds those of others. It ends with a
 	// slash. Default: none.
 	Prefix string
-	// Event is an expression for the name of a row's event, and Transaction one for the id of its transaction, null if it has none.
-	// The row is named e. Operators see both.
-	Event, Transaction string
 	// Read returns the event of a claimed delivery, and its payload, to be encoded as JSON. After an error the delivery is a dead
 	// letter at once, because every retry would fail as well.
 	Read func(outbox.Work) (event string, payload any, err error)

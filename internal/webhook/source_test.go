@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
@@ -48,11 +49,11 @@ func TestClients_Body_IsTheStoredPayload(t *testing.T) {
 		require.Equal(t, dialect, v.Dialect)
 		got.header.Del(signature.HeaderSignature)
 	}
-	list, err := db.outbox(t).List(t.Context(), Filter{})
+	list, err := db.letters(t).List(t.Context(), deadletter.Filter{})
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, "transaction_update", list[0].Event)
-	require.Equal(t, &id, list[0].Transaction)
+	require.Equal(t, id.String(), list[0].Transaction)
 }
 
 // An error of a payload is not the target's fault, and delays no other delivery.
@@ -70,11 +71,11 @@ func TestPayload_Error_DeadLetterAtOnce(t *testing.T) {
 	write(t, db, `INSERT INTO deliveries (lane, subject, payload) SELECT 'here', n || '/here', '{"bad": 1}' FROM generate_series(1, 5) n`)
 	id := newTx(t)
 	change(t, db, id, 1, "here")
-	d, _ := run(t, &testDB{db.Pool, &owner}, settings(r.target("here")))
+	run(t, &testDB{db.Pool, &owner}, settings(r.target("here")))
 	require.Equal(t, id.String(), r.waitTaken(1)[0].Payload.ID)
 	eventually(t, "the others become dead letters", func() bool {
-		list, err := d.List(t.Context(), Filter{State: DeadLetter})
-		return err == nil && len(list) == 5 && list[0].LastError == "it is unreadable" && list[0].Attempts == 1
+		list, err := db.letters(t).List(t.Context(), deadletter.Filter{State: outbox.Dead})
+		return err == nil && len(list) == 5 && list[0].Reason == "it is unreadable" && list[0].Attempts == 1
 	})
 }
 
@@ -102,20 +103,20 @@ func TestPrefix_DeliveriesOfAnother_AreLeftAlone(t *testing.T) {
 	r := newReceiver(t, nil)
 	d, stop := run(t, db, settings(r.target("here")))
 	require.Equal(t, own.String(), r.waitTaken(1)[0].Payload.ID)
-	eventually(t, "it is noted", func() bool { return only(t, db, own, 1).State == Delivered })
+	eventually(t, "it is noted", func() bool { return only(t, db, own, 1).State == outbox.Done })
 	d.back(t.Context(), d.targets[db.lane("here")], db.lane("here"))
 	stop() // it has purged and abandoned
 
-	list, err := d.List(t.Context(), Filter{})
+	list, err := db.letters(t).List(t.Context(), deadletter.Filter{})
 	require.NoError(t, err)
 	require.Len(t, list, 1)
-	n, err := d.Replay(t.Context(), Filter{})
+	n, err := db.letters(t).Replay(t.Context(), deadletter.Filter{})
 	require.NoError(t, err)
 	require.Zero(t, n)
-	var ids []uuid.UUID
-	require.NoError(t, db.QueryRow(t.Context(), "SELECT array_agg(id::uuid) FROM deliveries WHERE about = ANY($1)", foreign).Scan(&ids))
-	for _, f := range []Filter{{IDs: ids}, {Transaction: foreign[6]}} {
-		n, err = d.Replay(t.Context(), f)
+	var ids []string
+	require.NoError(t, db.QueryRow(t.Context(), "SELECT array_agg(id) FROM deliveries WHERE about = ANY($1)", foreign).Scan(&ids))
+	for _, f := range []deadletter.Filter{{IDs: ids}, {Transaction: foreign[6]}} {
+		n, err = db.letters(t).Replay(t.Context(), f)
 		require.NoError(t, err)
 		require.Zero(t, n)
 	}

@@ -1,6 +1,6 @@
 // Package admin has the operators' functions for the transactions of the relay path. It works on their store, and no role has to run.
 //
-// The commands tx relay and tx resolve call it.
+// The commands tx relay, tx resolve and dead-letters call it.
 package admin
 
 import (
@@ -10,13 +10,39 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 )
 
 // Admin works on the transactions of a store. It is safe for concurrent use.
-type Admin struct{ Store *store.Store }
+type Admin struct {
+	Store *store.Store
+	// Queue has the transactions that wait for a consumer, and Webhooks those of the clients.
+	Queue, Webhooks *deadletter.Letters
+}
+
+// Open returns the Admin of a database, which it does not close. It fails with a [postgres.OlderError] or a [postgres.NewerError].
+func Open(ctx context.Context, db *pgxpool.Pool) (*Admin, error) {
+	for _, m := range []postgres.Migrations{store.Migrations(), queue.Migrations()} {
+		if err := postgres.Check(ctx, db, m); err != nil {
+			return nil, err
+		}
+	}
+	entries, err := deadletter.New(db, queue.Letters())
+	if err != nil {
+		return nil, err
+	}
+	webhooks, err := deadletter.New(db, store.WebhookLetters())
+	if err != nil {
+		return nil, err
+	}
+	return &Admin{Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL}), Queue: entries, Webhooks: webhooks}, nil
+}
 
 // Record is a transaction with all that is known about it.
 type Record struct {

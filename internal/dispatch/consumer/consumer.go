@@ -13,9 +13,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/platform/batch"
 	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 )
@@ -71,13 +71,16 @@ type Relayer interface {
 	Lookup(ctx context.Context, ref upstream.Ref, m upstream.Match) ([]upstream.Transaction, error)
 }
 
+// Queue has the ids of the transactions to submit. A *queue.Queue implements it.
+type Queue interface {
+	Receive(ctx context.Context, handle outbox.Handler) error
+}
+
 // Config configures a Consumer. Fields without a default are required.
 type Config struct {
-	Queue    queue.Consumer
+	Queue    Queue
 	Store    Store
 	Relayers Relayers
-	// Concurrency is how many transactions are submitted concurrently. Default 64.
-	Concurrency int
 	// Lease is how long a consumer may submit one transaction. It is above the limit of a request. Default 45 s.
 	Lease time.Duration
 	// Settled is after how long a request without idempotency key has certainly ended at the relayer. Default 90 s.
@@ -108,7 +111,6 @@ type Consumer struct {
 
 // New returns a Consumer.
 func New(cfg Config) *Consumer {
-	cfg.Concurrency = cmp.Or(cfg.Concurrency, 64)
 	cfg.Lease = cmp.Or(cfg.Lease, 45*time.Second)
 	if cfg.Tracer == nil {
 		cfg.Tracer = tracing.Off()
@@ -125,7 +127,7 @@ func New(cfg Config) *Consumer {
 	}
 }
 
-// Run submits until ctx ends. It then finishes what it has begun, and returns nil. While it has no relayer it takes no messages,
+// Run submits until ctx ends. It then finishes what it has begun, and returns nil. While it has no relayer it takes no entries,
 // because another consumer may have one.
 func (c *Consumer) Run(ctx context.Context) error {
 	defer c.accepts.Wait()
@@ -137,8 +139,12 @@ func (c *Consumer) Run(ctx context.Context) error {
 			defer stop()
 			c.awaitNoRelayer(receiving)
 		})
-		err := c.cfg.Queue.Receive(receiving, c.cfg.Concurrency, func(handling context.Context, m queue.Message) queue.Verdict {
-			return c.handle(handling, receiving.Done(), m)
+		err := c.cfg.Queue.Receive(receiving, func(handling context.Context, w outbox.Work) outbox.Result {
+			id, err := uuid.Parse(w.ID)
+			if err != nil {
+				return outbox.GiveUp("the id is not a transaction's")
+			}
+			return c.handle(handling, receiving.Done(), id)
 		})
 		stop()
 		watch.Wait()
@@ -177,7 +183,7 @@ func (c *Consumer) awaitNoRelayer(ctx context.Context) {
 			last = time.Now()
 		}
 	}
-	c.log.Warn("no relayer available: no messages are taken until there is one")
+	c.log.Warn("no relayer available: no entries are taken until there is one")
 }
 
 func (c *Consumer) relayerAvailable() bool {
@@ -189,13 +195,13 @@ func (c *Consumer) relayerAvailable() bool {
 }
 
 const (
-	// triesPerMessage is how many relayers one delivery of a message tries.
-	triesPerMessage = 3
-	// patience is how long a message waits for a relayer before it is put back, and lookAgain how often it looks. After it the
-	// consumer takes no more messages, so that those put back go to others.
+	// triesPerEntry is how many relayers one delivery of an entry tries.
+	triesPerEntry = 3
+	// patience is how long an entry waits for a relayer before it is put back, and lookAgain how often it looks. After it the
+	// consumer takes no more entries, so that those put back go to others.
 	patience  = 5 * time.Second
 	lookAgain = 100 * time.Millisecond
-	// shortestPause and longestPause bound the pause of a message whose transaction no relayer takes now.
+	// shortestPause and longestPause bound the pause of an entry whose transaction no relayer takes now.
 	shortestPause, longestPause = time.Second, 30 * time.Second
 	// afterBlocked is the pause of a call whose equal is unresolved.
 	afterBlocked = 2 * time.Second
@@ -205,11 +211,11 @@ const (
 	afterDatabase = time.Second
 )
 
-// handle submits the transaction of one message. It does not wait for a relayer after draining is closed.
-func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, m queue.Message) queue.Verdict {
+// handle submits one transaction. It does not wait for a relayer after draining is closed.
+func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, id uuid.UUID) outbox.Result {
 	d := &delivery{}
-	verdict := queue.Later(shortestPause)
-	for range triesPerMessage {
+	result := outbox.Later(shortestPause)
+	for range triesPerEntry {
 		choice, ok := c.choose(ctx, draining, d)
 		if !ok {
 			// A row that an earlier attempt has begun needs a relayer of its scope, so there is nothing to do for it either.
@@ -217,19 +223,19 @@ func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, m queue
 			break
 		}
 		var next bool
-		if verdict, next = c.attempt(ctx, m.ID, choice, d); !next {
-			return verdict
+		if result, next = c.attempt(ctx, id, choice, d); !next {
+			return result
 		}
 		select {
 		case <-draining: // a request to another relayer would outlast the time that a stopping consumer has
-			return verdict
+			return result
 		default:
 		}
 	}
-	return verdict
+	return result
 }
 
-// delivery is one delivery of a message.
+// delivery is one delivery of an entry.
 type delivery struct {
 	tried    []string // relayers that did not take its transaction
 	rejected []string // those among them that rejected it
@@ -265,8 +271,8 @@ func (c *Consumer) choose(ctx context.Context, draining <-chan struct{}, d *deli
 }
 
 // attempt begins the transaction at a chosen relayer. next reports that the transaction is queued again, and that another
-// relayer may be tried at once; if there is none, v is the verdict.
-func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *delivery) (v queue.Verdict, next bool) {
+// relayer may be tried at once; if there is none, v is the result.
+func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *delivery) (v outbox.Result, next bool) {
 	defer choice.Done(nil) // also after a panic: the relayer would seem to hang
 	c.begun.Add(1)
 	defer c.begun.Add(-1)
@@ -274,7 +280,7 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *
 	begun, err := c.begins.Do(ctx, store.Start{ID: id, Holder: s.holder, Route: choice.Route, Lease: c.cfg.Lease})
 	if err != nil {
 		c.log.Warn("submission not begun", "tx", id, "err", err)
-		return queue.Later(afterDatabase), false
+		return outbox.Later(afterDatabase), false
 	}
 	s.tx = begun.Transaction
 	ctx = tracing.Extract(ctx, s.tx.Traceparent) // log lines about the transaction carry the ids of its trace
@@ -286,7 +292,7 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *
 	case store.Resumed:
 		return s.resume(ctx), false
 	case store.Held:
-		return queue.Later(max(time.Until(begun.Until), 100*time.Millisecond)), false
+		return outbox.Later(max(time.Until(begun.Until), 100*time.Millisecond)), false
 	case store.Blocked:
 		c.metrics.waits.WithLabelValues("unresolved call").Inc()
 		want := d.want()
@@ -295,18 +301,18 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *
 			return c.attempt(ctx, id, keyed, d)
 		}
 		c.reportBlocked(ctx, s.tx)
-		return queue.Later(afterBlocked), false
+		return outbox.Later(afterBlocked), false
 	case store.Avoided:
 		d.avoid = s.tx.WithdrawnFrom
 		if other, ok := c.cfg.Relayers.Choose(d.want()); ok {
 			return c.attempt(ctx, id, other, d)
 		}
 		c.metrics.waits.WithLabelValues("no relayer of another scope").Inc()
-		return queue.Later(pause(s.tx.CreatedAt)), false
+		return outbox.Later(pause(s.tx.CreatedAt)), false
 	case store.Missing:
-		return queue.Dead("there is no such transaction"), false
+		return outbox.GiveUp("there is no such transaction"), false
 	default: // settled
-		return queue.Done(), false
+		return outbox.Finished(), false
 	}
 }
 

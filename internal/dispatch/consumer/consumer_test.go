@@ -21,9 +21,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream/upstreamtest"
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 )
 
@@ -198,10 +198,10 @@ func TestHandle_TooManyRequests_WaitsAsAsked(t *testing.T) {
 			w.fleet.remove(away)
 			busy.Fail(upstreamtest.Submit, upstreamtest.Respond(http.StatusTooManyRequests, `{}`, "Retry-After", c.after))
 			consumer := New(Config{Store: w.Store, Relayers: w.fleet, Logger: slog.New(slog.DiscardHandler)})
-			verdict := consumer.handle(t.Context(), nil, queue.Message{ID: w.post(1)})
-			require.Equal(t, queue.KindLater, verdict.Kind)
-			require.InDelta(t, c.want, verdict.Delay, float64(2*time.Second), "a starved machine makes the transaction older")
-			require.LessOrEqual(t, verdict.Delay, longestPause)
+			result := consumer.handle(t.Context(), nil, w.post(1))
+			require.Equal(t, outbox.KindLater, result.Kind)
+			require.InDelta(t, c.want, result.Delay, float64(2*time.Second), "a starved machine makes the transaction older")
+			require.LessOrEqual(t, result.Delay, longestPause)
 			require.Equal(t, 1, busy.Calls(upstreamtest.Submit))
 		})
 	}
@@ -532,7 +532,7 @@ func TestConsumer_StandsStillWithAnAcceptance_IsNotStoredOverAnother(t *testing.
 	w.fleet.remove(second)
 	id := w.post(1)
 	still := newPausing(w)
-	w.consume(func(c *Config) { c.Store, c.Lease, c.Concurrency = still, time.Second, 1 })
+	w.consume(func(c *Config) { c.Store, c.Lease, c.Queue = still, time.Second, w.queue(1) })
 	t.Cleanup(still.goOn)
 	<-still.asked
 	require.Len(t, first.Transactions(), 1)
@@ -551,6 +551,8 @@ func TestConsumer_StandsStillWithAnAcceptance_IsNotStoredOverAnother(t *testing.
 	require.True(t, marked)
 	_, err = w.Apply(t.Context(), []dispatch.Update{{RelayerTx: r0, Status: dispatch.Canceled, Revision: 5}})
 	require.NoError(t, err)
+	_, err = w.db.Exec(t.Context(), `UPDATE relay_queue SET claimed_until = '-infinity'`)
+	require.NoError(t, err, "a process that stands still does not extend its claim")
 	w.fleet.restore()
 	other := newPausing(w)
 	w.consume(func(c *Config) { c.Store = other })
@@ -596,7 +598,7 @@ func TestConsumer_NoRelayer_TakesNoMessages(t *testing.T) {
 	r := ours(t, nil)
 	w := setup(t, r)
 	w.fleet.remove(r)
-	q := &signaled{Consumer: w.queue(), begun: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
+	q := &signaled{Queue: w.queue(64), begun: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
 	id := w.post(1)
 	w.consume(func(c *Config) { c.Queue = q })
 	for asked := w.fleet.asked.Load(); w.fleet.asked.Load() < asked+3; {
@@ -664,7 +666,7 @@ func TestConsumer_StopsWhileARelayerRefuses_TriesNoOther(t *testing.T) {
 		})
 	}
 	id := w.post(1)
-	stop := w.consume(func(c *Config) { q.Consumer, c.Queue = c.Queue, q })
+	stop := w.consume(func(c *Config) { q.Queue, c.Queue = c.Queue, q })
 	<-asked
 	stop()
 	require.Equal(t, 1, bad.Calls(upstreamtest.Submit))
@@ -694,24 +696,24 @@ func TestConsumer_Request_EndsWithItsLease(t *testing.T) {
 	w.reaches(id, dispatch.Submitted)
 }
 
-// watched is a queue that hands out the context in which messages are taken.
+// watched is a queue that hands out the context in which entries are taken.
 type watched struct {
-	queue.Consumer
+	Queue
 	receiving chan context.Context
 }
 
-func (w *watched) Receive(ctx context.Context, n int, handle queue.Handler) error {
+func (w *watched) Receive(ctx context.Context, handle outbox.Handler) error {
 	w.receiving <- ctx
-	return w.Consumer.Receive(ctx, n, handle)
+	return w.Queue.Receive(ctx, handle)
 }
 
-// signaled is a queue that reports when its messages are taken.
+// signaled is a queue that reports when its entries are taken.
 type signaled struct {
-	queue.Consumer
+	Queue
 	begun, ended chan struct{}
 }
 
-func (s *signaled) Receive(ctx context.Context, n int, handle queue.Handler) error {
+func (s *signaled) Receive(ctx context.Context, handle outbox.Handler) error {
 	s.begun <- struct{}{}
 	defer func() {
 		select {
@@ -719,7 +721,7 @@ func (s *signaled) Receive(ctx context.Context, n int, handle queue.Handler) err
 		default:
 		}
 	}()
-	return s.Consumer.Receive(ctx, n, handle)
+	return s.Queue.Receive(ctx, handle)
 }
 
 // failing is a store whose acceptances fail.

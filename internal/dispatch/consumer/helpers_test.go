@@ -18,7 +18,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/queue/table"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream/upstreamtest"
@@ -155,9 +154,9 @@ func (f *fixedFleet) restore() {
 }
 
 // queue returns the queue.
-func (w *world) queue() *table.Queue {
+func (w *world) queue(concurrency int) *queue.Queue {
 	w.t.Helper()
-	q, err := table.New(w.db, queue.Config{Visibility: 10 * time.Second})
+	q, err := queue.Open(w.db, queue.Config{Concurrency: concurrency, Lease: 10 * time.Second})
 	require.NoError(w.t, err)
 	return q
 }
@@ -165,7 +164,7 @@ func (w *world) queue() *table.Queue {
 // consume runs a consumer until the test ends, or the returned function is called.
 func (w *world) consume(edit ...func(*Config)) (stop func()) {
 	w.t.Helper()
-	q := w.queue()
+	q := w.queue(64)
 	cfg := Config{Queue: q, Store: w.Store, Relayers: w.fleet, Logger: slog.New(slog.DiscardHandler), Settled: 2 * time.Second, Lease: 20 * time.Second}
 	for _, e := range edit {
 		e(&cfg)

@@ -14,9 +14,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 )
 
@@ -34,7 +34,7 @@ var errLate = errors.New("the lease has ended")
 
 // post posts the transaction to a relayer and stores the outcome. resumed reports that a relayer of the scope may have it
 // from an earlier attempt. next reports that another relayer may be tried at once.
-func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v queue.Verdict, next bool) {
+func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v outbox.Result, next bool) {
 	defer choice.Done(nil)
 	if time.Now().After(s.deadline.Add(-s.cfg.Lease / 2)) {
 		s.log.WarnContext(ctx, "submission given up before its request", "tx", s.id, "err", errLate)
@@ -70,7 +70,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		if s.rejected = append(s.rejected, choice.Route.Relayer); s.othersAsked(choice.Route, resumed) {
 			return s.requeue(ctx, choice.Route, result.Reason)
 		}
-		return s.end(ctx, s.cfg.Store.Fail, result.Reason, queue.Done()), false
+		return s.end(ctx, s.cfg.Store.Fail, result.Reason, outbox.Finished()), false
 	case upstream.NotDone:
 		log.InfoContext(ctx, "relayer did not take a transaction", "err", result.Reason)
 		if resumed { // it proves nothing about the earlier request
@@ -79,7 +79,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		v, next = s.requeue(ctx, choice.Route, result.Reason)
 		if next && result.Busy && !s.cfg.Relayers.Besides(s.tried) {
 			// Otherwise another consumer asks the relayer earlier than it allows, and then passes it over for all other transactions.
-			v = queue.Later(min(max(v.Delay, result.RetryAfter), longestPause))
+			v = outbox.Later(min(max(v.Delay, result.RetryAfter), longestPause))
 		}
 		return v, next
 	case upstream.Unknown:
@@ -100,7 +100,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 // After an earlier request to the scope no other one may get the transaction: the relayer may have checked it before it looked for the key.
 // One that this delivery has to avoid counts as another one: it can be asked after [store.AvoidedFor] at the latest.
 func (s *submission) othersAsked(rejected dispatch.Route, resumed bool) bool {
-	if len(s.rejected) >= triesPerMessage || resumed && rejected.Scope != "" {
+	if len(s.rejected) >= triesPerEntry || resumed && rejected.Scope != "" {
 		return false
 	}
 	if rejected.Scope == "" && time.Since(s.tx.CreatedAt) < s.cfg.RejectedFor && s.cfg.Relayers.Besides(s.rejected) {
@@ -113,8 +113,8 @@ func (s *submission) othersAsked(rejected dispatch.Route, resumed bool) bool {
 	return ok
 }
 
-// requeue returns the transaction to the queue. Another relayer may be tried at once; if there is none, v is the verdict.
-func (s *submission) requeue(ctx context.Context, from dispatch.Route, reason string) (v queue.Verdict, next bool) {
+// requeue returns the transaction to the queue. Another relayer may be tried at once; if there is none, v is the result.
+func (s *submission) requeue(ctx context.Context, from dispatch.Route, reason string) (v outbox.Result, next bool) {
 	s.tried = append(s.tried, from.Relayer)
 	var ok bool
 	err := s.repeat(ctx, func() (err error) {
@@ -122,12 +122,12 @@ func (s *submission) requeue(ctx context.Context, from dispatch.Route, reason st
 		return err
 	})
 	if err != nil || !ok {
-		return queue.Later(afterDatabase), false // the row is resumed, or another consumer's
+		return outbox.Later(afterDatabase), false // the row is resumed, or another consumer's
 	}
-	return queue.Later(pause(s.tx.CreatedAt)), true
+	return outbox.Later(pause(s.tx.CreatedAt)), true
 }
 
-// pause returns how long a message waits whose transaction no relayer takes: the longer that has lasted, the longer.
+// pause returns how long an entry waits whose transaction no relayer takes: the longer that has lasted, the longer.
 func pause(since time.Time) time.Duration {
 	return min(max(shortestPause, time.Since(since)/10), longestPause)
 }
@@ -141,7 +141,7 @@ func (s *submission) trace(ctx context.Context, relayer string) (traceparent str
 
 // accepted stores a relayer's acceptance. If the database is away, the next attempt finds it out again. If this process stood still and
 // the transaction was given to another relayer, the store keeps the acceptance for the reconciler.
-func (s *submission) accepted(ctx context.Context, by dispatch.Route, tx *upstream.Transaction) queue.Verdict {
+func (s *submission) accepted(ctx context.Context, by dispatch.Route, tx *upstream.Transaction) outbox.Result {
 	by.RelayerTx = tx.ID
 	a := store.Acceptance{ID: s.id, Attempt: s.tx.Attempt, Route: by}
 	if tx.Hash != (common.Hash{}) {
@@ -150,14 +150,14 @@ func (s *submission) accepted(ctx context.Context, by dispatch.Route, tx *upstre
 	err := s.repeat(ctx, func() error { _, err := s.accepts.Do(ctx, a); return err })
 	if err != nil {
 		s.log.WarnContext(ctx, "acceptance not stored: the next attempt asks for it", "tx", s.id, "service", by.Relayer, "err", err)
-		return queue.Later(afterDatabase)
+		return outbox.Later(afterDatabase)
 	}
 	s.metrics.delay.Observe(time.Since(s.tx.CreatedAt).Seconds())
-	return queue.Done()
+	return outbox.Finished()
 }
 
 // resume goes on with a transaction that a relayer may have from an earlier attempt.
-func (s *submission) resume(ctx context.Context) queue.Verdict {
+func (s *submission) resume(ctx context.Context) outbox.Result {
 	s.metrics.resumed.Inc()
 	if s.tx.Scope == "" {
 		return s.lookUp(ctx)
@@ -173,7 +173,7 @@ func (s *submission) resume(ctx context.Context) queue.Verdict {
 }
 
 // lookUp looks for a transaction at a relayer without idempotency keys.
-func (s *submission) lookUp(ctx context.Context) queue.Verdict {
+func (s *submission) lookUp(ctx context.Context) outbox.Result {
 	settled := time.Since(s.tx.QuietSince) > s.cfg.Settled
 	relayer, ok := s.cfg.Relayers.At(s.tx.Route)
 	if !ok {
@@ -211,7 +211,7 @@ const widerMargin = 10 * time.Minute
 // notFound ends an attempt at a relayer without idempotency keys, which does not show the transaction. If the relayer has answered the
 // request, nothing of it is on its way any more. Then a list that is complete, also for a clock that is behind, proves that the relayer
 // does not have it. Without an answer the request may still reach the relayer, for example from a paused process.
-func (s *submission) notFound(ctx context.Context, relayer Relayer) queue.Verdict {
+func (s *submission) notFound(ctx context.Context, relayer Relayer) outbox.Result {
 	if s.cfg.ParkNotFound || !s.tx.RequestFailed || time.Since(s.tx.QuietSince) > upstream.ListedFor {
 		return s.park(ctx, "the relayer does not show it")
 	}
@@ -254,18 +254,18 @@ func (s *submission) unowned(ctx context.Context, found []upstream.Transaction) 
 }
 
 // park makes the transaction unknown, for an operator.
-func (s *submission) park(ctx context.Context, reason string) queue.Verdict {
+func (s *submission) park(ctx context.Context, reason string) outbox.Result {
 	s.metrics.parked.Inc()
 	s.log.ErrorContext(ctx, "transaction parked: `rollcall tx resolve` ends that", "tx", s.id, "service", s.tx.Relayer, "err", reason)
-	return s.end(ctx, s.cfg.Store.Park, reason, queue.Done())
+	return s.end(ctx, s.cfg.Store.Park, reason, outbox.Finished())
 }
 
-// end ends the submission by a change of the store, and returns the verdict.
-func (s *submission) end(ctx context.Context, change func(context.Context, uuid.UUID, uuid.UUID, string) (bool, error), reason string, v queue.Verdict) queue.Verdict {
+// end ends the submission by a change of the store, and returns the result.
+func (s *submission) end(ctx context.Context, change func(context.Context, uuid.UUID, uuid.UUID, string) (bool, error), reason string, v outbox.Result) outbox.Result {
 	var ok bool
 	err := s.repeat(ctx, func() (err error) { ok, err = change(ctx, s.id, s.holder, reason); return err })
 	if err != nil || !ok {
-		return queue.Later(afterDatabase) // the row is as before, or another consumer's
+		return outbox.Later(afterDatabase) // the row is as before, or another consumer's
 	}
 	return v
 }
@@ -285,15 +285,15 @@ func (s *submission) repeat(ctx context.Context, change func() error) error {
 	}
 }
 
-// release gives the lease back after no request, or one that a relayer certainly did not take, so that the next delivery of the message
+// release gives the lease back after no request, or one that a relayer certainly did not take, so that the next delivery of the entry
 // goes on.
-func (s *submission) release(ctx context.Context, after time.Duration) queue.Verdict {
+func (s *submission) release(ctx context.Context, after time.Duration) outbox.Result {
 	return s.giveBack(ctx, store.NoRequest, after)
 }
 
-func (s *submission) giveBack(ctx context.Context, request store.Request, after time.Duration) queue.Verdict {
+func (s *submission) giveBack(ctx context.Context, request store.Request, after time.Duration) outbox.Result {
 	if err := s.cfg.Store.Release(ctx, s.id, s.holder, request); err != nil {
 		s.log.DebugContext(ctx, "lease not released: it ends by itself", "tx", s.id, "err", err)
 	}
-	return queue.Later(after)
+	return outbox.Later(after)
 }

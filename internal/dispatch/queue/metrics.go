@@ -5,34 +5,34 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 )
 
-// Metrics holds the metrics of a process's queue. A process registers them once.
-type Metrics struct {
+// metrics holds the metrics of a process's queue. It implements [outbox.Observer].
+type metrics struct {
 	received, deadLetters, dispatched prometheus.Counter
 	verdicts                          *prometheus.CounterVec
-	handling                          prometheus.Histogram
-	wait, lag                         prometheus.Histogram
+	handling, wait, lag               prometheus.Histogram
 	messages, available               *prometheus.GaugeVec
-	oldest                            *prometheus.GaugeVec
+	oldest                            prometheus.Gauge
 }
 
-// NewMetrics registers the metrics with reg; nil leaves them unregistered.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
 	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
-	return &Metrics{
+	return &metrics{
 		received: f.NewCounter(prometheus.CounterOpts{
-			Name: "rollcall_relay_queue_received_total", Help: "Messages that this process gave to a handler.",
+			Name: "rollcall_relay_queue_received_total", Help: "Entries that this process gave to a handler.",
 		}),
 		verdicts: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relay_queue_verdicts_total", Help: "Results of handlers: done, later, failed or dead.",
 		}, []string{"verdict"}),
 		deadLetters: f.NewCounter(prometheus.CounterOpts{
-			Name: "rollcall_relay_queue_dead_letters_total", Help: "Messages that this process gave up; an operator can replay them.",
+			Name: "rollcall_relay_queue_dead_letters_total", Help: "Entries that this process gave up; an operator can replay them.",
 		}),
 		dispatched: f.NewCounter(prometheus.CounterOpts{
-			Name: "rollcall_relay_queue_dispatched_total", Help: "Entries of the outbox that this process sent and the broker confirmed.",
+			Name: "rollcall_relay_queue_dispatched_total", Help: "Ids of entries that this process sent and the broker confirmed.",
 		}),
 		handling: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "rollcall_relay_queue_handler_duration_seconds", Help: "Time of a handler.", Buckets: seconds,
@@ -41,44 +41,69 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_relay_queue_wait_seconds", Help: "Time from a transaction's entry to its first handler.", Buckets: seconds,
 		}),
 		lag: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "rollcall_relay_queue_dispatch_lag_seconds", Help: "Time from an entry of the outbox to the broker's confirmation.", Buckets: seconds,
+			Name: "rollcall_relay_queue_dispatch_lag_seconds", Help: "Time from an entry to its first or repeated message at the broker.", Buckets: seconds,
 		}),
 		messages: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_relay_queue_messages",
-			Help: "Messages of all processes, by state: waiting, delayed, handled, dead, or outbox. At most 100,000 of the table are counted.",
+			Help: "Entries of all processes, by state: waiting, delayed, handled or dead. At most 1,000 of each client are counted.",
 		}, []string{"state"}),
-		oldest: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollcall_relay_queue_oldest_seconds", Help: "Age of the oldest entry of the table: queue or outbox.",
-		}, []string{"table"}),
+		oldest: f.NewGauge(prometheus.GaugeOpts{
+			Name: "rollcall_relay_queue_oldest_seconds", Help: "Age of the oldest entry that is not dead.",
+		}),
 		available: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollcall_relay_queue_available", Help: "1 while the part (consumer, results, dispatcher, outbox or collector) reaches its backend, 0 otherwise.",
+			Name: "rollcall_relay_queue_available", Help: "1 while the part (worker, receiver, dispatcher, broker or notifier) reaches its backend, 0 otherwise.",
 		}, []string{"part"}),
 	}
 }
 
-// Start records that a handler starts, and returns the function that records its verdict.
-func (m *Metrics) Start(msg Message) func(Verdict) {
-	begin := time.Now()
+// Began implements [outbox.Observer].
+func (m *metrics) Began(w outbox.Work) {
 	m.received.Inc()
-	if msg.Attempts == 1 {
-		m.wait.Observe(max(0, begin.Sub(msg.EnqueuedAt).Seconds()))
-	}
-	return func(v Verdict) {
-		m.handling.Observe(time.Since(begin).Seconds())
-		m.verdicts.WithLabelValues(v.Kind.String()).Inc()
+	if w.Attempts == 1 {
+		m.wait.Observe(max(0, time.Since(w.CreatedAt).Seconds()))
 	}
 }
 
-// Dispatched records an entry that the broker confirmed.
-func (m *Metrics) Dispatched(enqueuedAt time.Time) {
+// Handled implements [outbox.Observer].
+func (m *metrics) Handled(_ outbox.Work, r outbox.Result, took time.Duration) {
+	m.handling.Observe(took.Seconds())
+	verdict := r.Kind.String()
+	switch r.Kind {
+	case outbox.KindFinished:
+		verdict = "done"
+	case outbox.KindRetry:
+		verdict = "failed"
+	}
+	m.verdicts.WithLabelValues(verdict).Inc()
+}
+
+// Died implements [outbox.Observer].
+func (m *metrics) Died(outbox.Work, string) { m.deadLetters.Inc() }
+
+// Sent implements [outbox.Observer].
+func (m *metrics) Sent(_ string, age time.Duration) {
 	m.dispatched.Inc()
-	m.lag.Observe(max(0, time.Since(enqueuedAt).Seconds()))
+	m.lag.Observe(max(0, age.Seconds()))
 }
 
-// Depth sets the number of messages in a state.
-func (m *Metrics) Depth(state string, n int) { m.messages.WithLabelValues(state).Set(float64(n)) }
+// Counted implements [outbox.Observer].
+func (m *metrics) Counted(counts []outbox.Count) {
+	var all outbox.Count
+	for _, c := range counts {
+		all.Waiting, all.Delayed, all.Working, all.Dead = all.Waiting+c.Waiting, all.Delayed+c.Delayed, all.Working+c.Working, all.Dead+c.Dead
+		all.Oldest = max(all.Oldest, c.Oldest)
+	}
+	for state, n := range map[string]int{"waiting": all.Waiting, "delayed": all.Delayed, "handled": all.Working, "dead": all.Dead} {
+		m.messages.WithLabelValues(state).Set(float64(n))
+	}
+	m.oldest.Set(all.Oldest.Seconds())
+}
 
-// Oldest sets the age of the oldest entry of a table, 0 if it is empty.
-func (m *Metrics) Oldest(table string, age time.Duration) {
-	m.oldest.WithLabelValues(table).Set(max(0, age.Seconds()))
+// Available implements [outbox.Observer].
+func (m *metrics) Available(part string, available bool) {
+	value := 0.0
+	if available {
+		value = 1
+	}
+	m.available.WithLabelValues(part).Set(value)
 }

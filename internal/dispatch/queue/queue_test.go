@@ -1,66 +1,307 @@
 package queue_test
 
 import (
-	"errors"
-	"log/slog"
+	"context"
+	"io/fs"
+	"maps"
+	"net/url"
+	"os"
 	"strings"
+	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
+	"github.com/rollcall-dev/rollcall/internal/outbox/outboxtest"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	testrabbitmq "github.com/rollcall-dev/rollcall/internal/testutil/rabbitmq"
+	testsqs "github.com/rollcall-dev/rollcall/internal/testutil/sqs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestVerdict_InvalidParts_AreReplaced(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, queue.MaxDelay, queue.Later(time.Hour).Delay)
-	require.Zero(t, queue.Later(-time.Second).Delay)
-	require.Equal(t, "a  b \uFFFD é", queue.Dead("\x00a\r\nb \xff é\t").Reason)
-	require.Equal(t, strings.Repeat("é", 500), queue.Failed(strings.Repeat("é", 501), 0).Reason)
-	require.Equal(t, "no reason given", queue.Failed("\n", 0).Reason)
-	for _, kind := range []queue.Kind{queue.KindNone, -1, 99} {
-		v := queue.Verdict{Kind: kind, Delay: time.Hour, Reason: "x"}.Normal()
-		require.Equal(t, queue.KindFailed, v.Kind)
-		require.Equal(t, time.Second, v.Delay)
+func TestMain(m *testing.M) {
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
+		if os.Getenv(name) == "" {
+			if err := os.Setenv(name, "test"); err != nil {
+				panic(err)
+			}
+		}
 	}
-	require.Equal(t, queue.Verdict{Kind: queue.KindDone}, queue.Done().Normal())
-	require.Equal(t, "failed or was delivered without a result 3 times, the latest failure: a b", queue.LostReason(3, "a\nb"))
+	goleak.VerifyTestMain(testpostgres.Main(testrabbitmq.Main(testsqs.Main(m))))
 }
 
-func TestOutage_RepeatedCause_LoggedOnceAndPausesGrow(t *testing.T) {
-	t.Parallel()
-	var out strings.Builder
-	reg := prometheus.NewRegistry()
-	cfg, err := queue.Config{Logger: slog.New(slog.NewTextHandler(&out, nil)), Metrics: queue.NewMetrics(reg)}.Complete()
-	require.NoError(t, err)
-	o := cfg.NewOutage("consumer", func(err error) string { return strings.ReplaceAll(err.Error(), "secret", "…") })
-	require.NoError(t, o.Err())
-	first := o.Failed(errors.New("refused, secret"))
-	require.Greater(t, first, 40*time.Millisecond)
-	require.LessOrEqual(t, first, 100*time.Millisecond)
-	// A concurrent failure does not make the pause longer.
-	require.LessOrEqual(t, o.Failed(errors.New("refused, secret")), first)
-	require.Equal(t, 1, strings.Count(out.String(), "queue unavailable"))
-	o.Failed(errors.New("timeout"))
-	require.Equal(t, 2, strings.Count(out.String(), "queue unavailable"))
-	require.ErrorContains(t, o.Err(), "timeout")
-	require.NotContains(t, out.String(), "secret")
-	o.Succeeded()
-	o.Succeeded()
-	require.NoError(t, o.Err())
-	require.Equal(t, 1, strings.Count(out.String(), "queue available again"))
+const patience = 2 * time.Minute
 
-	var longest time.Duration
-	for range 200 {
-		if longest = max(longest, o.Failed(errors.New("refused"))); longest > time.Second {
-			break
-		}
-		<-time.After(5 * time.Millisecond)
+func database(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	return testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
+}
+
+// enqueue enqueues transactions of a client.
+func enqueue(t testing.TB, db *pgxpool.Pool, client string, ids ...uuid.UUID) {
+	t.Helper()
+	_, err := db.Exec(t.Context(), `WITH stored AS (SELECT id, $2::text AS client FROM unnest($1::uuid[]) AS id), queued AS (`+queue.EnqueueSQL("stored")+`) SELECT`, ids, client)
+	require.NoError(t, err)
+}
+
+func newIDs(n int) []uuid.UUID {
+	ids := make([]uuid.UUID, n)
+	for i := range ids {
+		ids[i] = uuid.Must(uuid.NewV7())
 	}
-	require.LessOrEqual(t, longest, 5*time.Second)
+	return ids
+}
+
+// start runs a queue with a handler until the test ends.
+func start(t testing.TB, db *pgxpool.Pool, cfg queue.Config, handle outbox.Handler) *queue.Queue {
+	t.Helper()
+	q, err := queue.Open(db, cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { _ = q.Run(ctx) })
+	running.Go(func() { _ = q.Receive(ctx, handle) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		require.NoError(t, q.Close())
+	})
+	return q
+}
+
+// shows waits until a metric has values, by its label.
+func shows(t testing.TB, reg *prometheus.Registry, name string, want map[string]float64) {
+	t.Helper()
+	var got map[string]float64
+	assert.Eventually(t, func() bool {
+		got = map[string]float64{}
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			if family.GetName() == name {
+				for _, m := range family.GetMetric() {
+					got[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+				}
+			}
+		}
+		return maps.Equal(got, want)
+	}, patience, 50*time.Millisecond)
+	require.Equal(t, want, got, name)
+}
+
+// The handler gets each transaction by each backend, and the metrics count what it did.
+func TestQueue_EachBackend_HandlesEachTransaction(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(*testing.T) string{
+		"Postgres": func(*testing.T) string { return queue.Postgres },
+		"RabbitMQ": func(t *testing.T) string { return testrabbitmq.URL(t) + "?queue=relay-" + uuid.NewString() },
+		"SQS": func(t *testing.T) string {
+			endpoint := testsqs.Endpoint(t)
+			_, address, _ := strings.Cut(testsqs.QueueURL(t, endpoint, "relay-"+uuid.NewString()), "://")
+			return "sqs://" + address + "?create=true&endpoint=" + url.QueryEscape(endpoint)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, reg := database(t), prometheus.NewRegistry()
+			done, failing, poison := newIDs(10), newIDs(1)[0], newIDs(1)[0]
+			handled := make(chan string, 100)
+			q := start(t, db, queue.Config{URL: open(t), Concurrency: 4, Registerer: reg}, func(_ context.Context, w outbox.Work) outbox.Result {
+				handled <- w.ID
+				switch {
+				case w.ID == poison.String():
+					return outbox.GiveUp("there is no such transaction")
+				case w.ID == failing.String() && w.Attempts == 1:
+					return outbox.Retry("panicked", 0)
+				case w.ID == failing.String() && w.Attempts == 2:
+					return outbox.Later(0)
+				}
+				return outbox.Finished()
+			})
+			enqueue(t, db, "shop", append(done, failing)...)
+			enqueue(t, db, "bank", poison)
+			q.Notify()
+			times := map[string]int{}
+			for range len(done) + 4 {
+				select {
+				case id := <-handled:
+					times[id]++
+				case <-time.After(patience):
+					require.FailNow(t, "not all are handled", "%v", times)
+				}
+			}
+			require.Len(t, times, len(done)+2)
+			require.Equal(t, 3, times[failing.String()])
+			shows(t, reg, "rollcall_relay_queue_verdicts_total", map[string]float64{"dead": 1, "done": 11, "failed": 1, "later": 1})
+			shows(t, reg, "rollcall_relay_queue_messages", map[string]float64{"dead": 1, "delayed": 0, "handled": 0, "waiting": 0})
+			require.NoError(t, q.Health())
+			letters, err := deadletter.New(db, queue.Letters())
+			require.NoError(t, err)
+			list, err := letters.List(t.Context(), deadletter.Filter{Transaction: poison})
+			require.NoError(t, err)
+			require.Len(t, list, 1)
+			require.Equal(t, []any{"queue", poison.String(), poison.String(), "bank", "there is no such transaction"},
+				[]any{list[0].Of, list[0].ID, list[0].Transaction, list[0].To, list[0].Reason})
+		})
+	}
+}
+
+// A client with a backlog delays no other one.
+func TestQueue_ClientHasABacklog_OtherIsServed(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	enqueue(t, db, "shop", newIDs(200)...)
+	late := newIDs(1)[0]
+	enqueue(t, db, "bank", late)
+	var mu sync.Mutex
+	var order []string
+	served := make(chan struct{})
+	start(t, db, queue.Config{Concurrency: 2}, func(_ context.Context, w outbox.Work) outbox.Result {
+		mu.Lock()
+		defer mu.Unlock()
+		if order = append(order, w.ID); w.ID == late.String() {
+			close(served)
+		}
+		return outbox.Finished()
+	})
+	select {
+	case <-served:
+	case <-time.After(patience):
+		require.FailNow(t, "the other client is not served")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	require.Less(t, len(order), 20)
+}
+
+// A transaction that kills its consumers each time is given up, and a replay gives it all attempts again.
+func TestQueue_FailsEachTime_IsGivenUpAndReplayed(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	id := newIDs(1)[0]
+	attempts := make(chan int, 100)
+	start(t, db, queue.Config{}, func(_ context.Context, w outbox.Work) outbox.Result {
+		attempts <- w.Attempts
+		panic("poison")
+	})
+	enqueue(t, db, "shop", id)
+	_, err := db.Exec(t.Context(), `UPDATE relay_queue SET attempts = 18, failures = 18`)
+	require.NoError(t, err)
+	letters, err := deadletter.New(db, queue.Letters())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		list, err := letters.List(t.Context(), deadletter.Filter{State: outbox.Dead})
+		return err == nil && len(list) == 1 && list[0].Attempts >= 20 && list[0].Reason == "the handler panicked: poison"
+	}, patience, 50*time.Millisecond)
+	require.NoError(t, letters.ReplayOne(t.Context(), id.String()))
+	require.Eventually(t, func() bool {
+		select {
+		case n := <-attempts:
+			return n == 1
+		default:
+			return false
+		}
+	}, patience, time.Millisecond)
+}
+
+func TestCheckURL_Valid_OpensItsBackend(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"", "postgres", "sqs://sqs.eu-west-1.amazonaws.com/123456789012/relay", "amqp://guest:guest@127.0.0.1:5672/",
+		"amqps://user:p%40ss@broker.example/vhost?queue=relaying",
+	} {
+		require.NoError(t, queue.CheckURL(url), url)
+		q, err := queue.Open(nil, queue.Config{URL: url})
+		require.NoError(t, err, url)
+		require.NoError(t, q.Close())
+	}
+}
+
+func TestCheckURL_Invalid_ReturnsAnErrorWithoutTheURL(t *testing.T) {
+	t.Parallel()
+	const secret = "s3cr3t"
+	for _, url := range []string{
+		"postgres://user:" + secret + "@host/db", secret, "sqs:" + secret, "sqs://user:" + secret + "@sqs.eu-west-1.amazonaws.com/1/q",
+		"amqp:" + secret, "amqp://user:" + secret + "%@host/", "amqp://user:" + secret + "@host:port/", "amqp://u:" + secret + "@host/?queue=",
+	} {
+		err := queue.CheckURL(url)
+		require.Error(t, err, url)
+		require.NotContains(t, err.Error(), secret)
+		_, err = queue.Open(nil, queue.Config{URL: url})
+		require.Error(t, err, url)
+		require.NotContains(t, err.Error(), secret)
+	}
+}
+
+// The conformance kit takes minutes: make soak runs it.
+func TestTable_Conforms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the kit runs on other tables in short runs")
+	}
+	t.Parallel()
+	outboxtest.Run(t, outboxtest.Setup{Table: queue.Table, Migrations: []postgres.Migrations{store.Migrations(), queue.Migrations()}})
+}
+
+func TestTable_HasTheTemplate(t *testing.T) {
+	t.Parallel()
+	outboxtest.RequireTemplate(t, database(t), queue.Table)
+}
+
+// The former table's entries are in the new one, and those of transactions whose messages are in a broker.
+func TestMigrations_FormerTable_BecomesEntriesAndBack(t *testing.T) {
+	t.Parallel()
+	all := queue.Migrations()
+	content := func(name string) string {
+		c, err := fs.ReadFile(all.FS, name)
+		require.NoError(t, err)
+		return string(c)
+	}
+	first := postgres.Migrations{FS: fstest.MapFS{"00001_queue.sql": {Data: []byte(content("00001_queue.sql"))}}, Table: all.Table}
+	d := testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(first))
+	db := d.Pool(t)
+	ids := newIDs(6)
+	_, err := db.Exec(t.Context(), `INSERT INTO relay_transactions (id, client, request_hash, kind, to_address, value_wei, data, gas_limit, speed, digest, webhook, status, open)
+		SELECT id, 'shop', '', 'direct', decode(repeat('00', 20), 'hex'), 0, '', 1, 'average', '', false, status, status <> 'confirmed'
+		FROM unnest($1::uuid[], ARRAY['queued', 'submitting', 'queued', 'queued', 'confirmed']) AS t (id, status)`, ids[:5])
+	require.NoError(t, err)
+	_, err = db.Exec(t.Context(), `INSERT INTO relay_queue (id, claimed_until, claimant, attempts, failures, reason, due_at, dead_at, enqueued_at) VALUES
+		($1, '-infinity', NULL, 0, 0, '', now() - interval '1 h', NULL, now() - interval '2 h'),
+		($2, now() + interval '1 min', gen_random_uuid(), 3, 2, 'x', now() + interval '5 min', NULL, now() - interval '3 h'),
+		($3, '-infinity', NULL, 20, 20, 'poison', 'infinity', now() - interval '7 h', now() - interval '9 h'),
+		($4, '-infinity', NULL, 20, 20, 'gone', 'infinity', now() - interval '6 h', now() - interval '8 h')`, ids[0], ids[1], ids[2], ids[5])
+	require.NoError(t, err)
+	list := func(sql string) []string {
+		rows, err := db.Query(t.Context(), sql)
+		require.NoError(t, err)
+		list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return list
+	}
+	const former = `SELECT concat_ws(' ', id, claimed_until, attempts, failures, reason, due_at, dead_at, enqueued_at) FROM relay_queue WHERE id <> $1 ORDER BY id`
+	formerly := func() []string { return list(strings.ReplaceAll(former, "$1", "'"+ids[3].String()+"'")) }
+	before := formerly()
+	require.NoError(t, postgres.Migrate(t.Context(), d.URL(), all))
+	require.Equal(t, []string{
+		ids[0].String() + " shop waiting 0 0  -60 120 -", ids[1].String() + " shop waiting 3 2 x 5 180 -",
+		ids[2].String() + " shop dead 20 20 poison 0 540 420", ids[3].String() + " shop waiting 0 0  0 0 -", ids[5].String() + "  dead 20 20 gone 0 480 360",
+	}, list(`SELECT concat_ws(' ', id, lane, state, attempts, failures, reason, round(extract(epoch FROM due_at - now()) / 60),
+		round(extract(epoch FROM now() - created_at) / 60), coalesce(round(extract(epoch FROM now() - settled_at) / 60)::text, '-')) FROM relay_queue ORDER BY id`))
+
+	_, down, found := strings.Cut(content("00002_outbox.sql"), "-- +goose Down")
+	require.True(t, found)
+	_, err = db.Exec(t.Context(), down)
+	require.NoError(t, err)
+	require.Equal(t, before, formerly())
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
-	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // until returns the migrations up to a version, such as "00003".
@@ -101,9 +101,9 @@ func TestMigrations_Webhooks_BecomeEntriesAndBack(t *testing.T) {
 			convert_from(payload, 'UTF8'), CASE WHEN settled_at <= now() THEN 'true' ELSE 'false' END) FROM relay_webhooks ORDER BY seq`))
 
 	// The dead letters stay for the operator.
-	box, err := webhook.NewOutbox(db, Webhooks())
+	letters, err := deadletter.New(db, WebhookLetters())
 	require.NoError(t, err)
-	n, err := box.Replay(t.Context(), webhook.Filter{Target: "shop"})
+	n, err := letters.Replay(t.Context(), deadletter.Filter{To: "shop"})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	_, err = db.Exec(t.Context(), `UPDATE relay_webhooks SET state = 'dead', attempts = 9, reason = 'answered 404' WHERE revision = 2`)

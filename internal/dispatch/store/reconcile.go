@@ -64,7 +64,7 @@ func (s *Store) TakeDue(ctx context.Context, limit int, since time.Duration, exc
 	return due, nil
 }
 
-// Enqueue adds a message for each of the transactions that no relayer has accepted. A second message is harmless.
+// Enqueue adds a queue entry for each of the transactions that no relayer has accepted, or makes the one that is there due.
 func (s *Store) Enqueue(ctx context.Context, ids []uuid.UUID) error {
 	if _, err := s.db.Exec(ctx, s.enqueue, ids); err != nil {
 		return fmt.Errorf("enqueue transactions: %w", err)

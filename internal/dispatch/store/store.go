@@ -18,8 +18,8 @@ import (
 
 // Config configures a Store. Fields without a default are required.
 type Config struct {
-	// Enqueue returns SQL that adds a message to the queue for each row of a relation, which has the column id. It is the body
-	// of a common table expression.
+	// Enqueue returns SQL that adds an entry to the queue for each row of a relation, which has the columns id and client. It is the
+	// body of a common table expression.
 	Enqueue func(relation string) string
 	// Targets are the names of the clients with a webhook, for the transactions that this Store accepts. Default: none.
 	Targets []string
@@ -55,7 +55,7 @@ func New(db *pgxpool.Pool, cfg Config) *Store {
 		cfg.Targets = []string{}
 	}
 	return &Store{db: db, cfg: cfg, enqueue: `WITH changed AS (
-			SELECT id FROM relay_transactions WHERE id = ANY($1) AND status IN ('queued', 'submitting')
+			SELECT id, client FROM relay_transactions WHERE id = ANY($1) AND status IN ('queued', 'submitting')
 		), queue AS (` + cfg.Enqueue("changed") + `) SELECT`}
 }
 

@@ -31,7 +31,7 @@ const resendAfter = 700 * time.Millisecond
 type Setup struct {
 	Table outbox.Table
 	// Migrations create the table. Default: Table.Schema.
-	Migrations *postgres.Migrations
+	Migrations []postgres.Migrations
 	// Transport returns a transport for an empty queue; the test closes what it needs with t.Cleanup. Default: the workers claim
 	// from the table.
 	Transport func(t testing.TB) outbox.Transport
@@ -50,11 +50,11 @@ type env struct {
 func (s Setup) env(t *testing.T) *env {
 	t.Helper()
 	e := &env{t: t, Setup: s}
-	if s.Migrations != nil {
-		e.url = testpostgres.New(t, testpostgres.Migrated(*s.Migrations)).URL()
-	} else {
-		e.url = testpostgres.New(t).URL()
+	var migrated []testpostgres.Option
+	for _, m := range s.Migrations {
+		migrated = append(migrated, testpostgres.Migrated(m))
 	}
+	e.url = testpostgres.New(t, migrated...).URL()
 	e.db = e.pool(e.url)
 	if s.Migrations == nil {
 		e.exec(s.Table.Schema())

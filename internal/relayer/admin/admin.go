@@ -12,11 +12,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/events"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
-	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // poll is the interval at which the store is checked for the result of a request.
@@ -24,8 +24,9 @@ const poll = 100 * time.Millisecond
 
 // Admin works on one pool. It is safe for concurrent use.
 type Admin struct {
-	Store  *store.Store
-	Outbox *webhook.Outbox
+	Store *store.Store
+	// Webhooks are the pool's webhooks.
+	Webhooks *deadletter.Letters
 }
 
 // Open returns the Admin of a pool in a database, which it does not close. It fails with a [postgres.OlderError], a
@@ -38,11 +39,11 @@ func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*
 	if err != nil {
 		return nil, err
 	}
-	box, err := webhook.NewOutbox(db, events.Pool{ChainID: chainID, ID: pool}.Source())
+	webhooks, err := deadletter.New(db, events.Pool{ChainID: chainID, ID: pool}.Letters())
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{Store: s, Outbox: box}, nil
+	return &Admin{Store: s, Webhooks: webhooks}, nil
 }
 
 // Outcome is the outcome of a change.

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
@@ -79,10 +80,8 @@ var table = outbox.Table{
 // Source returns the pool's deliveries.
 func (p Pool) Source() webhook.Source {
 	return webhook.Source{
-		Table:       table,
-		Prefix:      p.lanePrefix(),
-		Event:       `CASE WHEN e.payload IS NULL THEN '` + EventTransaction + `' ELSE '` + EventRelayerState + `' END`,
-		Transaction: `CASE WHEN e.payload IS NULL THEN e.about END`,
+		Table:  table,
+		Prefix: p.lanePrefix(),
 		Read: func(w outbox.Work) (string, any, error) {
 			if w.Payload != nil {
 				return EventRelayerState, json.RawMessage(w.Payload), nil
@@ -94,6 +93,16 @@ func (p Pool) Source() webhook.Source {
 			}
 			return EventTransaction, TransactionUpdate{PayloadType: "transaction", Transaction: openzeppelin.FromTransaction(tx), Revision: d.Revision}, nil
 		},
+	}
+}
+
+// Letters returns the pool's deliveries as operators see them.
+func (p Pool) Letters() deadletter.Source {
+	return deadletter.Source{
+		Of: "relayer-webhooks", Table: table, Prefix: p.lanePrefix(),
+		Transaction: `CASE WHEN e.payload IS NULL THEN e.about::text END`, OfTransaction: `e.about = $1`,
+		Event:    `CASE WHEN e.payload IS NULL THEN '` + EventTransaction + `' ELSE '` + EventRelayerState + `' END`,
+		Revision: `e.revision`,
 	}
 }
 

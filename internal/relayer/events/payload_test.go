@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
@@ -152,15 +154,15 @@ func TestBody_ReplacedLater_HasContentsOfTheChange(t *testing.T) {
 	was, is := "0a 0xa 0xaa", "0b 0xb 0xbb"
 	require.Equal(t, []string{was, is, is, was}, delivered)
 
-	var ids []uuid.UUID
-	outbox, err := webhook.NewOutbox(db, pool.Source())
+	var ids []string
+	letters, err := deadletter.New(db, pool.Letters())
 	require.NoError(t, err)
-	list, err := outbox.List(t.Context(), webhook.Filter{})
+	list, err := letters.List(t.Context(), deadletter.Filter{})
 	require.NoError(t, err)
 	for _, one := range list {
 		ids = append(ids, one.ID)
 	}
-	n, err := outbox.Replay(t.Context(), webhook.Filter{IDs: ids})
+	n, err := letters.Replay(t.Context(), deadletter.Filter{IDs: ids})
 	require.NoError(t, err)
 	require.Equal(t, 4, n)
 	delivered = nil
@@ -229,12 +231,12 @@ func TestReplay_Delivered_HasTheFirstBody(t *testing.T) {
 	require.True(t, displaced)
 	require.Contains(t, deliverOne(), `"nonce":null`)
 
-	outbox, err := webhook.NewOutbox(db, pool.Source())
+	letters, err := deadletter.New(db, pool.Letters())
 	require.NoError(t, err)
-	list, err := outbox.List(t.Context(), webhook.Filter{Transaction: tx.ID})
+	list, err := letters.List(t.Context(), deadletter.Filter{Transaction: tx.ID})
 	require.NoError(t, err)
 	require.Len(t, list, 2)
-	n, err := outbox.Replay(t.Context(), webhook.Filter{IDs: []uuid.UUID{list[0].ID}})
+	n, err := letters.Replay(t.Context(), deadletter.Filter{IDs: []string{list[0].ID}})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, first, deliverOne())
@@ -262,14 +264,16 @@ func TestSource_UnreadableRow_IsADeadLetterAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	good := send()
 	target, got := receiver(t)
-	d, stop := start(t, db, webhook.Config{Targets: []webhook.Target{target}})
+	_, stop := start(t, db, webhook.Config{Targets: []webhook.Target{target}})
 	defer stop()
 	require.Contains(t, string(next(t, got)), good.String())
+	letters, err := deadletter.New(db, pool.Letters())
+	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		list, err := d.List(t.Context(), webhook.Filter{State: webhook.DeadLetter})
+		list, err := letters.List(t.Context(), deadletter.Filter{State: outbox.Dead})
 		return err == nil && len(list) == 6
 	}, patience, 10*time.Millisecond)
-	list, err := d.List(t.Context(), webhook.Filter{Transaction: deleted})
+	list, err := letters.List(t.Context(), deadletter.Filter{Transaction: deleted})
 	require.NoError(t, err)
-	require.Contains(t, list[0].LastError, "its transaction was deleted")
+	require.Contains(t, list[0].Reason, "its transaction was deleted")
 }

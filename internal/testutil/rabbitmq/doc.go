@@ -5,6 +5,6 @@
 // its own name, cookie and folder, and a port mapper (epmd) of its own. All of them end with the test or with Main, by
 // their process ids.
 //
-// A test without RabbitMQ fails if CI=true, and is skipped otherwise. Tests of package queue/rabbitmq call it. It calls
+// A test without RabbitMQ fails if CI=true, and is skipped otherwise. Tests of package outbox/rabbitmq call it. It calls
 // proc.
 package rabbitmq

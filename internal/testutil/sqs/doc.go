@@ -4,5 +4,5 @@
 // Own starts a server for one test, which can be stopped and started. The program is the one that FAUXQS names, or
 // ../shared/fauxqs/fauxqs beside the repository, or the npm package fauxqs through npx.
 //
-// A test without a server fails if CI=true, and is skipped otherwise. Tests of package queue/sqs call it. It calls proc.
+// A test without a server fails if CI=true, and is skipped otherwise. Tests of package outbox/sqs call it. It calls proc.
 package sqs

@@ -20,27 +20,30 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream/upstreamtest"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
-// webhookList is the output of "tx webhooks list".
-type webhookList struct {
-	Deliveries []webhook.Delivery `json:"deliveries"`
+// letterList is the output of "dead-letters list" and "dead-letters show".
+type letterList struct {
+	DeadLetters []deadletter.Letter `json:"deadLetters"`
 }
 
-// webhooks lists webhooks by the command.
-func (r *relayed) webhooks(args ...string) []webhook.Delivery {
+// webhooks lists clients' webhooks by the command.
+func (r *relayed) webhooks(args ...string) []deadletter.Letter {
 	r.t.Helper()
-	return read[webhookList](r.t, r.args(append([]string{"tx", "webhooks", "list"}, args...)...)...).Deliveries
+	return read[letterList](r.t, r.args(append([]string{"dead-letters", "list", "--of", "client-webhooks"}, args...)...)...).DeadLetters
 }
 
-// replay replays webhooks by the command, and returns its result.
+// replay replays clients' webhooks by the command, and returns its result.
 func (r *relayed) replay(args ...string) result {
 	r.t.Helper()
-	return rollcall(r.t, r.args(append([]string{"tx", "webhooks", "replay"}, args...)...)...)
+	return rollcall(r.t, r.args(append([]string{"dead-letters", "replay", "--of", "client-webhooks"}, args...)...)...)
 }
 
 // write writes webhooks of new transactions: for each target a transaction with two, the first one an hour old.
@@ -64,17 +67,17 @@ func (r *relayed) giveUp() {
 	require.NoError(r.t, err)
 }
 
-func TestTxWebhooks_DeadLetters_AreListedAndReplayed(t *testing.T) {
+func TestDeadLetters_OfClients_AreListedAndReplayed(t *testing.T) {
 	r := newRelayed(t)
 	txs := r.write("shop", "bank")
 	require.Empty(t, r.webhooks())
-	require.Len(t, r.webhooks("--state", "due"), 4)
+	require.Len(t, r.webhooks("--state", "waiting"), 4)
 	r.giveUp()
 	all := r.webhooks()
 	require.Len(t, all, 4)
-	require.Contains(t, succeed(t, r.args("tx", "webhooks", "list", "--limit", "1")...), "the oldest 1 webhook\n")
+	require.Contains(t, succeed(t, r.args("dead-letters", "list", "--of", "client-webhooks", "--limit", "1")...), "the oldest 1 entry\n")
 	for _, selection := range [][]string{
-		{"--client", "shop"},
+		{"--to", "shop"},
 		{"--tx", txs[0].String()},
 		{"--since", time.Now().Add(-30 * time.Minute).UTC().Format(time.RFC3339)},
 		{"--until", time.Now().Add(-30 * time.Minute).UTC().Format(time.RFC3339)},
@@ -84,13 +87,13 @@ func TestTxWebhooks_DeadLetters_AreListedAndReplayed(t *testing.T) {
 		require.Len(t, selected, 2, "%v", selection)
 		res := r.replay(selection...)
 		require.Zero(t, res.code, "%v: %s", selection, res.stderr)
-		require.Contains(t, res.stdout, ": 2 webhooks to be delivered again\n")
-		due := r.webhooks("--state", "due")
+		require.Contains(t, res.stdout, ": 2 entries to be tried again\n")
+		due := r.webhooks("--state", "waiting")
 		require.Len(t, due, 2, "%v", selection)
 		for i, d := range due {
 			require.Equal(t, selected[i].ID, d.ID)
 			require.Zero(t, d.Attempts)
-			require.False(t, d.NextAt.After(time.Now()), "at once")
+			require.False(t, d.DueAt.After(time.Now()), "at once")
 		}
 	}
 	var limits int
@@ -98,50 +101,145 @@ func TestTxWebhooks_DeadLetters_AreListedAndReplayed(t *testing.T) {
 	require.Zero(t, limits, "for a day again")
 
 	r.giveUp()
-	res := r.replay(all[0].ID.String(), all[1].ID.String())
+	res := r.replay(all[0].ID, all[1].ID)
 	require.Zero(t, res.code, res.stderr)
 	require.Len(t, r.webhooks(), 2)
-	require.Contains(t, r.replay("--all").stdout, "all: 2 webhooks to be delivered again\n")
-	require.Contains(t, r.replay("--all").stdout, "all: 0 webhooks to be delivered again\n")
+	require.Contains(t, r.replay("--all").stdout, "client-webhooks: 2 entries to be tried again\n")
+	require.Contains(t, r.replay("--all").stdout, "client-webhooks: 0 entries to be tried again\n")
 
 	// A delivered one is replayed by its id only.
 	_, err := r.db.Exec(t.Context(), `UPDATE relay_webhooks SET state = 'done', settled_at = now()`)
 	require.NoError(t, err)
 	require.Equal(t, cli.ExitNotDone, r.replay("--tx", txs[0].String()).code)
-	require.Zero(t, r.replay(all[0].ID.String()).code)
-	require.Len(t, r.webhooks("--state", "due"), 1)
+	require.Zero(t, r.replay(all[0].ID).code)
+	require.Len(t, r.webhooks("--state", "waiting"), 1)
 	require.Len(t, r.webhooks("--state", "any", "--tx", txs[0].String(), "--tx", txs[1].String()), 4)
 }
 
-func TestTxWebhooksReplay_WrongSelection_IsRefused(t *testing.T) {
+func TestDeadLettersReplay_WrongSelection_IsRefused(t *testing.T) {
 	r := newRelayed(t)
 	tx := r.write("shop")[0]
 	r.giveUp()
 	due := r.webhooks()[0].ID
-	require.Zero(t, r.replay(due.String()).code)
+	require.Zero(t, r.replay(due).code)
 	clean := r.accept()
 	for _, c := range []struct {
 		args []string
 		code int
 		want string
 	}{
-		{nil, cli.ExitUsage, "give webhooks' ids, or --tx, --client, --since, --until, or --all"},
-		{[]string{"--all", "--client", "shop"}, cli.ExitUsage, "give webhooks' ids, or"},
-		{[]string{due.String(), "--tx", tx.String()}, cli.ExitUsage, "give webhooks' ids, or"},
-		{[]string{"order-1"}, cli.ExitUsage, "invalid UUID"},
+		{nil, cli.ExitUsage, "give ids, or --tx, --to, --since, --until, or --all"},
+		{[]string{"--all", "--to", "shop"}, cli.ExitUsage, "give ids, or"},
+		{[]string{due, "--tx", tx.String()}, cli.ExitUsage, "give ids, or"},
+		{[]string{"--tx", "order-1"}, cli.ExitUsage, `"order-1" is no transaction's id`},
 		{[]string{"--since", "yesterday"}, cli.ExitUsage, `"yesterday" is not valid`},
-		{[]string{tx.String()}, cli.ExitNotDone, tx.String() + ": no such webhook\n\"rollcall tx webhooks list\" shows"},
-		{[]string{due.String()}, cli.ExitNotDone, due.String() + ": it is due already"},
-		{[]string{"--tx", due.String()}, cli.ExitNotDone, due.String() + ": transaction not found\nList them with \"rollcall tx relay\""},
-		{[]string{"--tx", clean.String()}, cli.ExitNotDone, clean.String() + ": no such webhook was given up\n"},
-		{[]string{"--client", "shpo"}, cli.ExitNotDone, "shpo: no such webhook was given up\n"},
-		{[]string{"--since", "2999-01-01T00:00:00Z"}, cli.ExitNotDone, "no such webhook was given up\n"},
+		{[]string{tx.String()}, cli.ExitNotDone, tx.String() + ": no such entry\n\"rollcall dead-letters list\" shows"},
+		{[]string{due}, cli.ExitNotDone, due + ": it waits already, and was not given up"},
+		{[]string{"--tx", due}, cli.ExitNotDone, due + ": transaction not found\nList them with \"rollcall tx list\", or \"rollcall tx relay\""},
+		{[]string{"--tx", clean.String()}, cli.ExitNotDone, "nothing of it was given up\n"},
+		{[]string{"--to", "shpo"}, cli.ExitNotDone, "nothing of it was given up\n"},
+		{[]string{"--since", "2999-01-01T00:00:00Z"}, cli.ExitNotDone, "nothing of it was given up\n"},
 	} {
 		res := r.replay(c.args...)
 		require.Equal(t, c.code, res.code, "%v: %s", c.args, res.stderr)
 		require.Contains(t, res.stderr, c.want, "%v", c.args)
 	}
 	require.Len(t, r.webhooks(), 1, "nothing was replayed")
+}
+
+func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, func(o *relayertest.Options) { o.Targets = []string{"api", "audit"} })
+	one, two := r.send(t, 0, "one"), r.send(t, 0, "two")
+	r.confirm(t, two, relayer.Confirmed)
+	r.confirm(t, one, relayer.Confirmed)
+	park := func() {
+		_, err := r.db.Exec(t.Context(), `UPDATE relayer_webhooks SET state = 'dead', settled_at = now(), attempts = 5, reason = 'status 500'`)
+		require.NoError(t, err)
+	}
+	park()
+	dead := func(args ...string) []deadletter.Letter {
+		return read[letterList](t, r.operator(append([]string{"dead-letters", "list"}, args...)...)...).DeadLetters
+	}
+	replay := func(args ...string) string {
+		return succeed(t, r.operator(append([]string{"dead-letters", "replay"}, args...)...)...)
+	}
+	all := dead()
+	require.Len(t, all, 12)
+	require.Equal(t, all, dead("--of", "relayer-webhooks"))
+	require.Len(t, dead("--to", "audit"), 6)
+	require.Len(t, dead("--tx", one.ID.String()), 6)
+	require.Contains(t, succeed(t, r.operator("dead-letters", "list", "--limit", "3")...), "the oldest 3 entries\n")
+	shown := succeed(t, r.operator("dead-letters", "show", all[0].ID)...)
+	require.Regexp(t, `(?s)kind +relayer-webhooks\nid +`+all[0].ID+`\nto +(api|audit)\ntransaction +\S+\nevent +transaction_update\n.*tries +5\nreason +status 500\n`, shown)
+
+	require.Equal(t, all[0].ID+": to be tried again\n", replay(all[0].ID))
+	require.Len(t, dead(), 11)
+	n := len(dead("--tx", two.ID.String()))
+	require.Equal(t, fmt.Sprintf("relayer-webhooks of %s: %d entries to be tried again\nrelayer-webhooks of %s: %d entries to be tried again\n", one.Hash.Hex(), 11-n, two.ID, n),
+		replay("--tx", one.Hash.Hex(), "--tx", two.ID.String()))
+	require.Empty(t, dead())
+	park()
+	require.Equal(t, "relayer-webhooks: 6 entries to be tried again\n", replay("--to", "api"))
+	require.Equal(t, "relayer-webhooks: 6 entries to be tried again\n", replay("--all"))
+	require.Equal(t, "relayer-webhooks: 0 entries to be tried again\n", replay("--all"))
+	park()
+	require.Equal(t, all[0].ID+": dropped\n", succeed(t, r.operator("dead-letters", "drop", all[0].ID)...))
+	require.Len(t, dead(), 11)
+
+	for want, args := range map[string][]string{
+		"give ids, or --tx, --to":    {},
+		`"y" is no transaction's id`: {"--tx", "y"},
+		"is not one of any, queue":   {"--all", "--of", "webhooks"},
+	} {
+		res := rollcall(t, r.operator(append([]string{"dead-letters", "replay"}, args...)...)...)
+		require.Equal(t, cli.ExitUsage, res.code, "%v", args)
+		require.Contains(t, res.stderr, want)
+	}
+	res := rollcall(t, r.operator("dead-letters", "replay", one.ID.String(), all[1].ID)...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, one.ID.String()+": no such entry")
+	require.Contains(t, res.stdout, all[1].ID+": to be tried again\n")
+	res = rollcall(t, r.operator("dead-letters", "replay", "--tx", "0x"+strings.Repeat("12", 32))...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, "transaction not found")
+}
+
+// Without --of the commands find the entries of each kind that the database has.
+func TestDeadLetters_OfTheQueue_AreListedReplayedAndDropped(t *testing.T) {
+	r := newRelayed(t)
+	replayed, dropped := r.accept(), r.accept()
+	kill := func() {
+		_, err := r.db.Exec(t.Context(), `UPDATE relay_queue SET state = 'dead', settled_at = now(), reason = 'poison', attempts = 20`)
+		require.NoError(t, err)
+	}
+	kill()
+	letters := func() []deadletter.Letter { return read[letterList](t, r.args("dead-letters", "list")...).DeadLetters }
+	require.Len(t, letters(), 2)
+	require.Equal(t, []string{"queue", "shop", "poison"}, []string{letters()[0].Of, letters()[0].To, letters()[0].Reason})
+	require.Contains(t, succeed(t, r.args("dead-letters", "list")...), "poison")
+	require.Equal(t, replayed.String()+": to be tried again\n", succeed(t, r.args("dead-letters", "replay", replayed.String())...))
+	require.Equal(t, dropped.String()+": dropped\n", succeed(t, r.args("dead-letters", "drop", dropped.String())...))
+	require.Empty(t, letters())
+	for id, want := range map[uuid.UUID]string{dropped: "no such entry", replayed: "it waits already"} {
+		res := rollcall(t, r.args("dead-letters", "drop", id.String())...)
+		require.Equal(t, cli.ExitNotDone, res.code)
+		require.Contains(t, res.stderr, want)
+	}
+	kill()
+	r.write("shop")
+	r.giveUp()
+	require.Len(t, letters(), 3)
+	require.Equal(t, "queue: 1 entry to be tried again\nclient-webhooks: 2 entries to be tried again\n", succeed(t, r.args("dead-letters", "replay", "--all")...))
+	res := rollcall(t, r.args("dead-letters", "drop")...)
+	require.Equal(t, cli.ExitUsage, res.code)
+	require.Contains(t, res.stderr, "give ids, or")
+
+	// A database of another program, and one whose relayers are not chosen.
+	other := testpostgres.New(t)
+	res = rollcall(t, "dead-letters", "list", "--database-url", other.URL())
+	require.NotZero(t, res.code)
+	require.Contains(t, res.stderr, "neither relayers nor a relay path")
 }
 
 // clientReceiver is a client's receiver of webhooks. It answers 500 to reports of a final status until it is repaired.
@@ -252,22 +350,22 @@ func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
 	r := &relayed{t: t, db: db.Pool(t), url: []string{"--database-url", db.URL()}}
 	_, err = r.db.Exec(t.Context(), `UPDATE relay_webhooks SET failing_since = now() - interval '1 day' WHERE state = 'waiting'`)
 	require.NoError(t, err)
-	var dead []webhook.Delivery
+	var dead []deadletter.Letter
 	require.Eventually(t, func() bool {
-		dead = r.webhooks("--client", "shop")
+		dead = r.webhooks("--to", "shop")
 		return len(dead) == 1
 	}, 2*time.Minute, 50*time.Millisecond, "%s", &api.log)
-	require.Equal(t, "answered 500 Internal Server Error", dead[0].LastError)
+	require.Equal(t, "answered 500 Internal Server Error", dead[0].Reason)
 
 	receiver.repaired.Store(true)
-	res := r.replay("--tx", dead[0].Transaction.String())
+	res := r.replay("--tx", dead[0].Transaction)
 	require.Zero(t, res.code, res.stderr)
 	got := receiver.next(t)
-	require.Equal(t, dead[0].ID.String(), got.ID)
+	require.Equal(t, dead[0].ID, got.ID)
 	require.Equal(t, store.EventTransaction, got.Event)
 	require.Equal(t, []any{"order-1", "confirmed", hash, ""}, []any{got.Payload["transactionId"], got.Payload["status"], got.Payload["hash"], got.Payload["reason"]})
 	require.Greater(t, got.Payload["revision"], submitted.Payload["revision"])
-	delivered := func() bool { return len(r.webhooks("--state", "delivered", "--client", "shop")) == 2 }
+	delivered := func() bool { return len(r.webhooks("--state", "done", "--to", "shop")) == 2 }
 	require.Eventually(t, delivered, 2*time.Minute, 50*time.Millisecond)
 	require.Empty(t, receiver.taken, "once")
 	require.Empty(t, r.webhooks())

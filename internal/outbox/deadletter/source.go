@@ -1,0 +1,20 @@
+package deadletter
+
+import "github.com/rollcall-dev/rollcall/internal/outbox"
+
+// Source describes a table to operators. All strings are SQL from the domain's code, and no part of them comes from outside. A row is
+// named e.
+type Source struct {
+	// Of names the hand-over, such as "queue".
+	Of string
+	// Table is the domain's table.
+	Table outbox.Table
+	// Prefix precedes the names of receivers in the lanes, if the table also holds the entries of others. Default: none.
+	Prefix string
+	// Transaction is an expression for the id of a row's transaction as text, null if it has none.
+	Transaction string
+	// OfTransaction is the condition for the rows of the transaction $1, a uuid. An index finds them.
+	OfTransaction string
+	// Event is an expression for the name of a webhook's event, and Revision one for the transaction's revision. Default: none.
+	Event, Revision string
+}
