@@ -1,15 +1,15 @@
 // Package outbox works on durable entries: all that must happen after a commit. A domain instantiates it under its own table name,
 // and inserts an entry in the transaction that causes it. So every committed cause has its entry, and only committed ones have.
 //
-// Package webhook delivers on it the webhooks of relayers and of clients. The queue of the relay path moves onto it next, in place
-// of an engine of its own. The package imports platform and no domain.
+// Package webhook delivers on it the webhooks of relayers and of clients, and the relay path's queue is a table of it. The package
+// imports platform and no domain.
 //
 // # Parts
 //
 // A [Table] describes the table, and prints the migration that creates it. An [Outbox] inserts entries and has the operators'
 // functions. A [Worker] claims entries and calls the domain's [Handler]. A [Notifier] wakes the workers of other processes. With a
-// broker, a [Dispatcher] sends ids through a [Transport], and workers receive them. Package outboxtest is the conformance kit: a
-// domain runs it on its own table, and a transport runs its part for transports.
+// broker, a [Dispatcher] sends ids through a [Transport], and workers receive them. Package deadletter is the operators' view. Package
+// outboxtest is the conformance kit: a domain runs it on its own table, and a transport runs its part for transports.
 //
 // # States
 //

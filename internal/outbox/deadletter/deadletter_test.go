@@ -1,0 +1,86 @@
+package deadletter_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
+
+// A source shows and changes the entries of its own prefix only, and names the reason why it changes none.
+func TestLetters_OneOfSeveralPrefixes_ChangesItsOwnAlone(t *testing.T) {
+	t.Parallel()
+	db := testpostgres.New(t).Pool(t)
+	table := outbox.Table{Name: "works", KeepDone: true}
+	_, err := db.Exec(t.Context(), table.Schema())
+	require.NoError(t, err)
+	tx := uuid.New()
+	_, err = db.Exec(t.Context(), `INSERT INTO works (id, lane, subject, payload, state, settled_at, reason) VALUES
+		('dead', 'a/shop', $1, '{"n": 1}', 'dead', now(), 'answered 500'), ('done', 'a/shop', $1, NULL, 'done', now(), ''),
+		('waiting', 'a/bank', NULL, NULL, 'waiting', NULL, ''), ('other', 'b/shop', $1, NULL, 'dead', now(), 'answered 404')`, tx.String())
+	require.NoError(t, err)
+	source := deadletter.Source{Of: "works", Table: table, Prefix: "a/", Transaction: `e.subject`, OfTransaction: `e.subject = $1::uuid::text`}
+	letters, err := deadletter.New(db, source)
+	require.NoError(t, err)
+	ids := func(f deadletter.Filter) (ids []string) {
+		list, err := letters.List(t.Context(), f)
+		require.NoError(t, err)
+		for _, l := range list {
+			ids = append(ids, l.ID)
+		}
+		return ids
+	}
+	require.ElementsMatch(t, []string{"dead", "done", "waiting"}, ids(deadletter.Filter{}))
+	require.ElementsMatch(t, []string{"dead", "done"}, ids(deadletter.Filter{Transaction: tx}))
+	require.Empty(t, ids(deadletter.Filter{Transaction: uuid.New()}))
+	require.Equal(t, []string{"waiting"}, ids(deadletter.Filter{To: "bank"}))
+
+	shown, err := letters.Show(t.Context(), "dead")
+	require.NoError(t, err)
+	require.False(t, shown.CreatedAt.IsZero())
+	require.False(t, shown.SettledAt.IsZero())
+	require.Equal(t, deadletter.Letter{
+		Of: "works", ID: "dead", Transaction: tx.String(), To: "shop", State: outbox.Dead, Progress: "dead", Reason: "answered 500",
+		CreatedAt: shown.CreatedAt, SettledAt: shown.SettledAt, Payload: `{"n": 1}`,
+	}, strip(shown))
+	for _, change := range []func(id string) error{
+		func(id string) error { _, err := letters.Show(t.Context(), id); return err },
+		func(id string) error { return letters.ReplayOne(t.Context(), id) },
+		func(id string) error { return letters.DropOne(t.Context(), id) },
+	} {
+		require.ErrorIs(t, change("other"), deadletter.ErrNotFound)
+		require.ErrorIs(t, change("unknown"), deadletter.ErrNotFound)
+	}
+	require.ErrorIs(t, letters.ReplayOne(t.Context(), "waiting"), deadletter.ErrWaiting)
+	require.ErrorIs(t, letters.DropOne(t.Context(), "waiting"), deadletter.ErrWaiting)
+
+	n, err := letters.Replay(t.Context(), deadletter.Filter{Transaction: tx})
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "the dead one")
+	require.NoError(t, letters.ReplayOne(t.Context(), "done"))
+	require.ElementsMatch(t, []string{"dead", "done", "waiting"}, ids(deadletter.Filter{State: outbox.Waiting}))
+	_, err = db.Exec(t.Context(), `UPDATE works SET state = 'dead', settled_at = now()`)
+	require.NoError(t, err)
+	require.NoError(t, letters.DropOne(t.Context(), "waiting"))
+	n, err = letters.Drop(t.Context(), deadletter.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	var left string
+	require.NoError(t, db.QueryRow(t.Context(), `SELECT string_agg(id, ' ') FROM works`).Scan(&left))
+	require.Equal(t, "other", left)
+}
+
+// strip returns a letter as a caller can build it.
+func strip(l deadletter.Letter) deadletter.Letter {
+	return deadletter.Letter{
+		Of: l.Of, ID: l.ID, Transaction: l.Transaction, To: l.To, Event: l.Event, Revision: l.Revision, State: l.State, Progress: l.Progress,
+		Attempts: l.Attempts, Reason: l.Reason, CreatedAt: l.CreatedAt, DueAt: l.DueAt, SettledAt: l.SettledAt, Payload: l.Payload,
+	}
+}
