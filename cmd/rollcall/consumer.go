@@ -168,7 +168,7 @@ func (c *consumerCmd) start(p *process.Process) error {
 	if err != nil {
 		return err
 	}
-	// HTTP stays up until the accepted messages are done, so that the end can be observed.
+	// HTTP stays up until the taken entries are done, so that the end can be observed.
 	p.Serve(web)
 	p.OnStage(starting.stage)
 	c.Store.silent, c.Store.lease = c.Silent, max(c.Relayers.lease(), time.Second)

@@ -18,9 +18,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
+	dispatchstore "github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream/upstreamtest"
 	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
@@ -162,11 +164,29 @@ func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
 		return read[letterList](t, r.operator(append([]string{"dead-letters", "list"}, args...)...)...).DeadLetters
 	}
 	replay := func(args ...string) string {
-		return succeed(t, r.operator(append([]string{"dead-letters", "replay"}, args...)...)...)
+		return succeed(t, r.operator(append([]string{"dead-letters", "replay", "--of", "relayer-webhooks"}, args...)...)...)
 	}
 	all := dead()
 	require.Len(t, all, 12)
 	require.Equal(t, all, dead("--of", "relayer-webhooks"))
+
+	// Without a chain the list has the webhooks of all pools, and the relay path's entries.
+	require.NoError(t, postgres.Migrate(t.Context(), r.url, dispatchstore.Migrations()))
+	require.NoError(t, postgres.Migrate(t.Context(), r.url, queue.Migrations()))
+	_, err := r.db.Exec(t.Context(), `INSERT INTO relayer_webhooks (lane, state, settled_at, payload) VALUES ('1/other/api', 'dead', now(), '{}')`)
+	require.NoError(t, err)
+	_, err = r.db.Exec(t.Context(), `INSERT INTO relay_queue (id, lane, state, settled_at) VALUES ($1, 'shop', 'dead', now())`, uuid.NewString())
+	require.NoError(t, err)
+	every := map[string]int{}
+	for _, l := range read[letterList](t, "dead-letters", "list", "--database-url", r.url).DeadLetters {
+		every[l.Of+" to "+l.To]++
+	}
+	require.Equal(t, map[string]int{
+		"queue to shop": 1, "relayer-webhooks to 1/other/api": 1, "relayer-webhooks to 1337/pool/api": 6, "relayer-webhooks to 1337/pool/audit": 6,
+	}, every)
+	require.Len(t, dead("--of", "relayer-webhooks"), 12)
+	_, err = r.db.Exec(t.Context(), `DELETE FROM relay_queue`)
+	require.NoError(t, err)
 	require.Len(t, dead("--to", "audit"), 6)
 	require.Len(t, dead("--tx", one.ID.String()), 6)
 	require.Contains(t, succeed(t, r.operator("dead-letters", "list", "--limit", "3")...), "the oldest 3 entries\n")
@@ -188,9 +208,10 @@ func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
 	require.Len(t, dead(), 11)
 
 	for want, args := range map[string][]string{
-		"give ids, or --tx, --to":    {},
-		`"y" is no transaction's id`: {"--tx", "y"},
-		"is not one of any, queue":   {"--all", "--of", "webhooks"},
+		"give ids, or --tx, --to":       {},
+		"only ids select among several": {"--all"},
+		`"y" is no transaction's id`:    {"--tx", "y"},
+		"is not one of any, queue":      {"--all", "--of", "webhooks"},
 	} {
 		res := rollcall(t, r.operator(append([]string{"dead-letters", "replay"}, args...)...)...)
 		require.Equal(t, cli.ExitUsage, res.code, "%v", args)
@@ -200,7 +221,7 @@ func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, one.ID.String()+": no such entry")
 	require.Contains(t, res.stdout, all[1].ID+": to be tried again\n")
-	res = rollcall(t, r.operator("dead-letters", "replay", "--tx", "0x"+strings.Repeat("12", 32))...)
+	res = rollcall(t, r.operator("dead-letters", "replay", "--of", "relayer-webhooks", "--tx", "0x"+strings.Repeat("12", 32))...)
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "transaction not found")
 }
@@ -230,13 +251,13 @@ func TestDeadLetters_OfTheQueue_AreListedReplayedAndDropped(t *testing.T) {
 	r.write("shop")
 	r.giveUp()
 	require.Len(t, letters(), 3)
-	require.Equal(t, "queue: 1 entry to be tried again\nclient-webhooks: 2 entries to be tried again\n", succeed(t, r.args("dead-letters", "replay", "--all")...))
+	require.Equal(t, "queue: 1 entry to be tried again\n", succeed(t, r.args("dead-letters", "replay", "--of", "queue", "--all")...))
+	require.Contains(t, succeed(t, r.args("dead-letters", "drop", "--of", "client-webhooks", "--to", "shop", "-o", "json")...), `"count": 2`)
 	res := rollcall(t, r.args("dead-letters", "drop")...)
 	require.Equal(t, cli.ExitUsage, res.code)
 	require.Contains(t, res.stderr, "give ids, or")
 
-	// A database of another program, and one whose relayers are not chosen.
-	other := testpostgres.New(t)
+	other := testpostgres.New(t) // another program's
 	res = rollcall(t, "dead-letters", "list", "--database-url", other.URL())
 	require.NotZero(t, res.code)
 	require.Contains(t, res.stderr, "neither relayers nor a relay path")
@@ -362,7 +383,7 @@ func TestAPI_ClientReceiverFailsForADay_ReplayDeliversOnce(t *testing.T) {
 	require.Zero(t, res.code, res.stderr)
 	got := receiver.next(t)
 	require.Equal(t, dead[0].ID, got.ID)
-	require.Equal(t, store.EventTransaction, got.Event)
+	require.Equal(t, dispatchstore.EventTransaction, got.Event)
 	require.Equal(t, []any{"order-1", "confirmed", hash, ""}, []any{got.Payload["transactionId"], got.Payload["status"], got.Payload["hash"], got.Payload["reason"]})
 	require.Greater(t, got.Payload["revision"], submitted.Payload["revision"])
 	delivered := func() bool { return len(r.webhooks("--state", "done", "--to", "shop")) == 2 }

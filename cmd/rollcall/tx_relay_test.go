@@ -92,8 +92,13 @@ func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
 	require.Equal(t, cli.ExitNotDone, res.code, "the operator has not confirmed it")
 	require.Equal(t, dispatch.Unknown, r.status(retried))
 
+	_, err := r.db.Exec(t.Context(), `UPDATE relay_queue SET state = 'dead', settled_at = now(), reason = 'poison' WHERE id = $1`, retried.String())
+	require.NoError(t, err)
 	require.Contains(t, succeed(t, r.args("tx", "resolve", retried.String(), "--retry", "--yes")...), "queued again")
 	require.Equal(t, dispatch.Queued, r.status(retried))
+	var entry string
+	require.NoError(t, r.db.QueryRow(t.Context(), `SELECT state FROM relay_queue WHERE id = $1`, retried.String()).Scan(&entry))
+	require.Equal(t, "waiting", entry, "also if its entry was given up")
 	succeed(t, r.args("tx", "resolve", failed.String(), "--failed", "--yes")...)
 	require.Equal(t, dispatch.Failed, r.status(failed))
 	succeed(t, r.args("tx", "resolve", found.String(), "--relayer-tx", "r-1", "--yes")...)

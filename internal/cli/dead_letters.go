@@ -29,7 +29,7 @@ type DeadLettersCmd struct {
 	List   lettersListCmd   `cmd:"" help:"List what was given up, the oldest first; or other entries."`
 	Show   lettersShowCmd   `cmd:"" help:"Show entries in full."`
 	Replay lettersReplayCmd `cmd:"" changes:"" help:"Have entries tried again, from their first attempt."`
-	Drop   lettersDropCmd   `cmd:"" changes:"" help:"Delete entries that were given up."`
+	Drop   lettersDropCmd   `cmd:"" changes:"" help:"Delete entries that were given up, or delivered webhooks by their ids."`
 }
 
 // Values of --of. The others are the names that the domains give their entries.
@@ -40,7 +40,7 @@ const (
 
 // lettersFlags are where the entries are.
 type lettersFlags struct {
-	Of string `enum:"any,queue,relayer-webhooks,client-webhooks" default:"any" help:"Only this kind: queue (transactions between APIs and consumers), relayer-webhooks (of the pool), or client-webhooks (of the relay path); any is all that the database has."`
+	Of string `enum:"any,queue,relayer-webhooks,client-webhooks" default:"any" help:"Only this kind: queue (transactions between APIs and consumers), relayer-webhooks (of the pool), or client-webhooks (of the relay path). any is all that the database has; without --chain-id, relayer-webhooks of all pools."`
 	poolFlags
 }
 
@@ -89,10 +89,10 @@ func (f *lettersFlags) kinds(ctx context.Context, db *pgxpool.Pool) (all []lette
 		}
 	}
 	if f.Of == anyKind || f.Of == relayerWebhooks {
-		pool, err := admin.Open(ctx, db, f.ChainID, f.PoolID)
+		webhooks, err := f.ofRelayers(ctx, db)
 		switch {
 		case err == nil:
-			all = append(all, letters{pool.Webhooks, func(ctx context.Context, tx string) (uuid.UUID, error) { return findInPool(ctx, pool, tx) }})
+			all = append(all, webhooks)
 		case f.Of != anyKind || !absent(err):
 			return nil, poolError(err)
 		}
@@ -101,6 +101,19 @@ func (f *lettersFlags) kinds(ctx context.Context, db *pgxpool.Pool) (all []lette
 		return nil, WithFix(errors.New("the database has neither relayers nor a relay path"), "Check DATABASE_URL or DATABASE_URL_FILE.")
 	}
 	return all, nil
+}
+
+// ofRelayers returns the webhooks of the pool, or of all pools if no chain is given.
+func (f *lettersFlags) ofRelayers(ctx context.Context, db *pgxpool.Pool) (letters, error) {
+	if f.ChainID == 0 {
+		all, err := admin.AllWebhooks(ctx, db)
+		return letters{all, func(_ context.Context, tx string) (uuid.UUID, error) { return uuid.Parse(tx) }}, err
+	}
+	pool, err := admin.Open(ctx, db, f.ChainID, f.PoolID)
+	if err != nil {
+		return letters{}, err
+	}
+	return letters{pool.Webhooks, func(ctx context.Context, tx string) (uuid.UUID, error) { return findInPool(ctx, pool, tx) }}, nil
 }
 
 // absent reports whether a database has nothing of a domain.
@@ -269,7 +282,7 @@ func first(all []letters, do func(letters) error) (err error) {
 }
 
 type lettersShowCmd struct {
-	ID []string `arg:"" name:"id" help:"Entries, by the ids that \"rollcall dead-letters list\" shows."`
+	ID []uuid.UUID `arg:"" name:"id" help:"Entries, by the ids that \"rollcall dead-letters list\" shows."`
 	OutputFlags
 	lettersFlags
 }
@@ -285,7 +298,7 @@ func (c *lettersShowCmd) Run(ctx context.Context, con *Console) error {
 	list := letterList{DeadLetters: []deadletter.Letter{}}
 	for _, id := range c.ID {
 		err := first(all, func(l letters) error {
-			letter, err := l.Show(ctx, id)
+			letter, err := l.Show(ctx, id.String())
 			if err == nil {
 				list.DeadLetters = append(list.DeadLetters, letter)
 			}
@@ -331,7 +344,7 @@ func letterTable(w io.Writer, l *deadletter.Letter) {
 
 // changeFlags select the entries that a command changes.
 type changeFlags struct {
-	ID []string `arg:"" optional:"" name:"id" help:"Entries, given up or delivered, by the ids that \"rollcall dead-letters list\" shows."`
+	ID []uuid.UUID `arg:"" optional:"" name:"id" help:"Entries that were given up, or delivered webhooks, by the ids that \"rollcall dead-letters list\" shows."`
 	letterFlags
 	OutputFlags
 	lettersFlags
@@ -349,6 +362,9 @@ func (c *changeFlags) check(p *config.Problems, all bool) {
 	if given != 1 {
 		p.Addf(&c.Tx, "\"rollcall dead-letters list\" shows what was given up", "give ids, or --tx, --to, --since, --until, or --all")
 	}
+	if len(c.ID) == 0 && c.Of == anyKind {
+		p.Addf(&c.Of, "give queue, relayer-webhooks or client-webhooks", "any: a replayed queue entry may end its consumers, so that only ids select among several kinds")
+	}
 }
 
 // change changes the entries. done is what became of them.
@@ -361,8 +377,9 @@ func (c *changeFlags) change(ctx context.Context, con *Console, done string, all
 	}
 	defer end()
 	var results []ActionResult
-	slices.Sort(c.ID)
-	for _, id := range slices.Compact(c.ID) {
+	slices.SortFunc(c.ID, func(x, y uuid.UUID) int { return strings.Compare(x.String(), y.String()) })
+	for _, unique := range slices.Compact(c.ID) {
+		id := unique.String()
 		err := first(kinds, func(l letters) error { return one(l, ctx, id) })
 		if errors.Is(err, deadletter.ErrNotFound) || errors.Is(err, deadletter.ErrWaiting) {
 			results = append(results, unchanged(id, err))
@@ -378,10 +395,12 @@ func (c *changeFlags) change(ctx context.Context, con *Console, done string, all
 		for _, s := range chosen {
 			n, err := many(s.letters, ctx, s.Filter)
 			if n > 0 && err != nil {
-				err = fmt.Errorf("after %s: %w", count(n), err)
+				err = admin.Partly(fmt.Errorf("after %s: %w", count(n), err))
 			}
 			if n > 0 || err != nil || all {
-				results = append(results, resultOf(s.subject, count(n)+" "+done, err))
+				result := resultOf(s.subject, count(n)+" "+done, err)
+				result.Count = n
+				results = append(results, result)
 			}
 		}
 		if len(results) == 0 {
@@ -397,10 +416,11 @@ type lettersReplayCmd struct {
 }
 
 func (lettersReplayCmd) Help() string {
-	return `The queue gives up a transaction that failed 20 times, and a webhook is given up that could not be delivered for a day. Later webhooks
-of the same transaction are delivered without it. Replayed, an entry has all attempts again, and a webhook the same id and revision: its
-receiver can tell that it is old. A delivered webhook can be replayed by its id, for as long as it is kept: see RELAYER_WEBHOOK_RETENTION of
-"rollcall relayer" and CLIENT_WEBHOOK_RETENTION of "rollcall api". It goes to the URL that the target has now.
+	return `The queue gives up a transaction that ended its consumers, or failed in another way, 20 times, and one that is not there. A webhook is
+given up that could not be delivered for a day. Later webhooks of the same transaction are delivered without it. Replayed, an entry has all
+attempts again, and a webhook the same id and revision: its receiver can tell that it is old. A delivered webhook can be replayed by its id,
+for as long as it is kept: see RELAYER_WEBHOOK_RETENTION of "rollcall relayer" and CLIENT_WEBHOOK_RETENTION of "rollcall api". It goes to the
+URL that the target has now.
 
   rollcall dead-letters list --of client-webhooks --to shop
   rollcall dead-letters replay --of client-webhooks --to shop --since 2026-01-31T12:00:00Z`
@@ -417,8 +437,8 @@ func (c *lettersReplayCmd) Run(ctx context.Context, con *Console) error {
 type lettersDropCmd struct{ changeFlags }
 
 func (lettersDropCmd) Help() string {
-	return `Drop entries of transactions that are final, and webhooks that nobody waits for. Transactions stay as they are. One that no relayer has
-is queued again within five minutes; "rollcall tx resolve ID --failed" ends it.`
+	return `Drop entries of transactions that are final, and webhooks that no receiver needs. Transactions stay as they are. One that no relayer has
+is queued again when the consumers next look at it: after five minutes, or hours if it is old. "rollcall tx resolve ID --failed" ends it.`
 }
 
 func (c *lettersDropCmd) Check(p *config.Problems) { c.check(p, false) }

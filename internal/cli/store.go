@@ -158,6 +158,7 @@ type ActionResult struct {
 	Subject string        `json:"subject"`
 	Outcome admin.Outcome `json:"outcome"` // done, not done, unknown
 	Detail  string        `json:"detail"`
+	Count   int           `json:"count,omitempty"` // of what was changed, if the subject stands for several things
 	err     error
 }
 
@@ -227,9 +228,6 @@ func age(since time.Time) string {
 		return fmt.Sprintf("%dd", int(d.Hours()/24))
 	}
 }
-
-// refused is the result of what was certainly not done.
-func refused(subject, why string) ActionResult { return unchanged(subject, errors.New(why)) }
 
 // unchanged is the result of an error that preceded any change.
 func unchanged(subject string, err error) ActionResult {

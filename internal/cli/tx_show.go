@@ -74,7 +74,7 @@ func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (
 		for i := range page {
 			h.Webhooks = append(h.Webhooks, txWebhookOf(&page[i]))
 		}
-		if len(page) < filter.Limit {
+		if len(page) == 0 {
 			return h, nil
 		}
 		filter.After = &page[len(page)-1]

@@ -7,7 +7,7 @@
 //	api         the HTTP API of clients, and the receiver of relayers' webhooks
 //	store       Postgres: transactions, their history, leases, webhooks of unknown transactions
 //	queue       the queue between API and consumers: Postgres, SQS or RabbitMQ
-//	consumer    takes messages, chooses a relayer, submits, stores the outcome
+//	consumer    takes entries, chooses a relayer, submits, stores the outcome
 //	fleet       the live relayers by Redis, their load, and the choice among them
 //	upstream    the HTTP client of one relayer
 //	reconciler  asks relayers about transactions without news

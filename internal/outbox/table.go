@@ -112,23 +112,19 @@ CREATE INDEX $name_dead_lanes ON $name (lane) WHERE state = 'dead';
 CREATE INDEX $name_sent ON $name (due_at) WHERE sent;
 `
 
-// DropSchema returns the statements that undo [Table.Schema].
-func (t Table) DropSchema() string {
-	return "DROP TABLE " + t.Name + ";\nDROP SEQUENCE " + t.Name + "_numbers;\n"
-}
-
 // AgainSQL returns the end of an INSERT that enqueues entries whose ids may be in the table:
 //
 //	WITH stored AS (INSERT INTO … RETURNING id, client),
-//		queued AS (INSERT INTO relay_queue (id, lane) SELECT id::text, client FROM stored ` + table.AgainSQL() + `)
+//		queued AS (INSERT INTO relay_queue (id, lane) SELECT id::text, client FROM stored AS s ORDER BY s.id ` + table.AgainSQL() + `)
 //	SELECT id FROM stored
 //
 // A waiting entry becomes due at once. A claimed entry is worked on again after its handler has returned, because the handler may
-// have read the domain's rows before the statement changed them. A finished entry that was kept is worked on again. A dead entry
+// have read the domain's rows before the statement changed them. That holds after the claim's lease, too: the result of a process that
+// was cut off may come late. A finished entry that was kept is worked on again. A dead entry
 // stays dead. The statement must not contain an id twice, and inserts in the order of the ids (COLLATE "C"):
 // statements that update the same entries in different orders deadlock.
 func (t Table) AgainSQL() string {
-	return strings.ReplaceAll(`ON CONFLICT (id) DO UPDATE SET again = $.claimed_until > now(), state = 'waiting',
+	return strings.ReplaceAll(`ON CONFLICT (id) DO UPDATE SET again = $.claim IS NOT NULL, state = 'waiting',
 		due_at = CASE WHEN $.state = 'done' THEN now() WHEN $.sent THEN $.due_at ELSE LEAST($.due_at, now()) END,
 		attempts = CASE $.state WHEN 'done' THEN 0 ELSE $.attempts END, failures = CASE $.state WHEN 'done' THEN 0 ELSE $.failures END,
 		failing_since = CASE $.state WHEN 'done' THEN NULL ELSE $.failing_since END,

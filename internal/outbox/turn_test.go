@@ -232,17 +232,6 @@ func TestConfig_Invalid_AllProblems(t *testing.T) {
 	}
 }
 
-// The template can be undone.
-func TestTable_DropSchema_LeavesNothing(t *testing.T) {
-	t.Parallel()
-	b := newBox(t, Table{Name: "works"}, "")
-	_, err := b.db.Exec(t.Context(), b.table.DropSchema())
-	require.NoError(t, err)
-	var left int
-	require.NoError(t, b.db.QueryRow(t.Context(), `SELECT count(*) FROM pg_class WHERE relname LIKE 'works%'`).Scan(&left))
-	require.Zero(t, left)
-}
-
 // A claim must not block an entry whose lower one is being finished: the result of that one no longer unblocks it.
 func TestTurn_LowerEntryEndsMeanwhile_NotBlockedForEver(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -227,8 +228,13 @@ func (w *Worker) loop(ctx, turns context.Context) {
 	}
 }
 
-// interval is the longest time between two turns: the poll, or the time in which claims must be extended.
-func (w *Worker) interval() time.Duration { return min(poll, w.cfg.Lease/6) }
+// interval is the longest time between two turns: the poll, or the time in which claims must be extended. It differs by up to a quarter
+// each time. Otherwise a worker that postpones an entry by the time of a poll gets it again each time, and no other worker ever, as
+// the test of package consumer about a consumer that dies before the answer is stored shows.
+func (w *Worker) interval() time.Duration {
+	most := min(poll, w.cfg.Lease/6)
+	return most - most/4 + rand.N(most/2)
+}
 
 // drain stores results, and extends the claims of running handlers, until they have ended and all is stored.
 func (w *Worker) drain(ctx context.Context, ended <-chan struct{}) {

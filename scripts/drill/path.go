@@ -25,7 +25,7 @@ const (
 	// soon is the limit where nothing has to wait for a timeout.
 	soon = 30 * time.Second
 	// lease is the limit where a relayer or a consumer stops responding: a relayer has 10 s to answer, a consumer's
-	// submissions are its own for 15 s, and its messages for a minute.
+	// submissions are its own for 15 s, and its queue entries for a minute.
 	lease = 80 * time.Second
 	// blindAfter is how long a consumer without Redis goes on with the relayers that it knows, and a little more.
 	blindAfter = 62 * time.Second

@@ -91,11 +91,18 @@ func Fits(tx *dispatch.Transaction, d dispatch.Resolution) error {
 var ErrChanged = errors.New("a consumer submits it now, or has changed it: look at it, and repeat the command after two minutes")
 
 // Resolve applies an operator's decision to a transaction as the operator saw it. by is the operator, for the client's reason.
-// It fails with [ErrChanged]. The outcome of another error may be unknown; call [Fits] before.
+// It fails with [ErrChanged]. The outcome of another error may be unknown; call [Fits] before. A retry also replays the transaction's
+// queue entry, if that was given up.
 func (a *Admin) Resolve(ctx context.Context, tx *dispatch.Transaction, d dispatch.Resolution, by string) error {
 	done, err := a.Store.Resolve(ctx, tx, d, by+" decided")
 	if err == nil && !done {
 		return ErrChanged
 	}
-	return err
+	if err != nil || !d.Retry {
+		return err
+	}
+	if _, err := a.Queue.Replay(ctx, deadletter.Filter{Transaction: tx.ID}); err != nil {
+		return fmt.Errorf("it is queued again, but its entry may be a dead letter: \"rollcall dead-letters replay %s\": %w: %w", tx.ID, postgres.ErrUnknown, err)
+	}
+	return nil
 }

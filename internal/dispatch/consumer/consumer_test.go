@@ -508,7 +508,10 @@ func TestConsumer_DiesBeforeTheAnswerIsStored_IsOneTransaction(t *testing.T) {
 			id := w.post(1)
 			asked := make(chan struct{}, 100)
 			broken := &failing{Store: w.Store, accepted: func() error {
-				asked <- struct{}{}
+				select {
+				case asked <- struct{}{}:
+				default: // it is only waited for once
+				}
 				return errors.New("the database is away")
 			}}
 			stop := w.consume(func(c *Config) { c.Store, c.Lease = broken, 2*time.Second })

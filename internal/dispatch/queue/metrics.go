@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		messages: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_relay_queue_messages",
-			Help: "Entries of all processes, by state: waiting, delayed, handled or dead. At most 1,000 of each client are counted.",
+			Help: "Entries of all processes, by state: waiting, delayed, handled or dead. At most 1,000 of each client are counted, and fewer with more than 30 clients.",
 		}, []string{"state"}),
 		oldest: f.NewGauge(prometheus.GaugeOpts{
 			Name: "rollcall_relay_queue_oldest_seconds", Help: "Age of the oldest entry that is not dead.",
@@ -97,6 +97,12 @@ func (m *metrics) Counted(counts []outbox.Count) {
 		m.messages.WithLabelValues(state).Set(float64(n))
 	}
 	m.oldest.Set(all.Oldest.Seconds())
+}
+
+// forgetWorker ends the reports about a worker that has ended: its last one may be that a backend is away.
+func (m *metrics) forgetWorker() {
+	m.available.DeleteLabelValues("worker")
+	m.available.DeleteLabelValues("receiver")
 }
 
 // Available implements [outbox.Observer].

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,8 +15,12 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/outbox"
 )
 
-// maxFailures is after how many failures an entry is dead. A consumer that died with the entry counts.
-const maxFailures = 20
+const (
+	// maxFailures is after how many failures an entry is dead. A consumer that died with the entry counts.
+	maxFailures = 20
+	// countEvery is how often the entries are counted for the metrics.
+	countEvery = 15 * time.Second
+)
 
 // Config configures a [Queue]. The zero value has all defaults.
 type Config struct {
@@ -23,7 +28,7 @@ type Config struct {
 	URL string
 	// Concurrency is how many handlers of Receive run concurrently, from 1. Default 1.
 	Concurrency int
-	// Lease is for how long an entry is its consumer's after that died, at least 1 s. Default 60 s.
+	// Lease is how long no other consumer gets an entry whose consumer died, at least 1 s. Default 60 s.
 	Lease time.Duration
 	// DrainTimeout is how long running handlers may continue after a stop before their contexts end. Default 40 s.
 	DrainTimeout time.Duration
@@ -75,21 +80,21 @@ func Open(db *pgxpool.Pool, cfg Config) (*Queue, error) {
 	return q, nil
 }
 
-// Receive calls handle for due entries until ctx ends, as [outbox.Worker.Run] documents. One call runs at a time.
+// Receive calls handle for due entries until ctx ends, as [outbox.Worker.Run] documents. It fails if the Config is invalid. One call runs
+// at a time.
 func (q *Queue) Receive(ctx context.Context, handle outbox.Handler) error {
-	cfg := outbox.Config{
+	w, err := q.box.NewWorker(outbox.Config{
 		Handle: handle, Concurrency: q.cfg.Concurrency, Lease: q.cfg.Lease, MaxFailures: maxFailures, DrainTimeout: q.cfg.DrainTimeout,
-		Component: "consumer", Logger: q.cfg.Logger, Observer: q.metrics,
-	}
-	if q.transport != nil {
-		cfg.Transport = q.transport
-	}
-	w, err := q.box.NewWorker(cfg)
+		Transport: q.transport, Component: "consumer", Logger: q.cfg.Logger, Observer: q.metrics,
+	})
 	if err != nil {
 		return fmt.Errorf("queue: %w", err)
 	}
 	q.worker.Store(w)
-	defer q.worker.Store(nil)
+	defer func() {
+		q.worker.Store(nil)
+		q.metrics.forgetWorker()
+	}()
 	return w.Run(ctx)
 }
 
@@ -98,7 +103,34 @@ func (q *Queue) Notify() { q.producer.Notify() }
 
 // Run works until ctx ends, and returns nil then. It wakes the consumers, or sends ids to the broker: any process that runs it sends
 // those of all, so the consumers' processes should run it, too.
-func (q *Queue) Run(ctx context.Context) error { return q.producer.Run(ctx) }
+func (q *Queue) Run(ctx context.Context) error {
+	var counting sync.WaitGroup
+	counting.Go(func() { q.count(ctx) })
+	defer counting.Wait()
+	return q.producer.Run(ctx)
+}
+
+// count reports the numbers of entries while no worker does, such as in a consumer that has no relayer.
+func (q *Queue) count(ctx context.Context) {
+	ticker := time.NewTicker(countEvery)
+	defer ticker.Stop()
+	for {
+		if q.worker.Load() == nil {
+			counts, err := q.box.Counts(ctx, "")
+			switch {
+			case err == nil:
+				q.metrics.Counted(counts)
+			case ctx.Err() == nil: // Health reports an unavailable database
+				q.cfg.Logger.Debug("entries not counted", "table", Table.Name, "err", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
 
 // Health returns nil while the database and the broker answer, and otherwise the cause, without secrets.
 func (q *Queue) Health() error {

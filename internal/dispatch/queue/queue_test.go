@@ -101,18 +101,21 @@ func shows(t testing.TB, reg *prometheus.Registry, name string, want map[string]
 	require.Equal(t, want, got, name)
 }
 
+// backends return the URL of an empty queue.
+var backends = map[string]func(*testing.T) string{
+	"Postgres": func(*testing.T) string { return queue.Postgres },
+	"RabbitMQ": func(t *testing.T) string { return testrabbitmq.URL(t) + "?queue=relay-" + uuid.NewString() },
+	"SQS": func(t *testing.T) string {
+		endpoint := testsqs.Endpoint(t)
+		_, address, _ := strings.Cut(testsqs.QueueURL(t, endpoint, "relay-"+uuid.NewString()), "://")
+		return "sqs://" + address + "?create=true&endpoint=" + url.QueryEscape(endpoint)
+	},
+}
+
 // The handler gets each transaction by each backend, and the metrics count what it did.
 func TestQueue_EachBackend_HandlesEachTransaction(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(*testing.T) string{
-		"Postgres": func(*testing.T) string { return queue.Postgres },
-		"RabbitMQ": func(t *testing.T) string { return testrabbitmq.URL(t) + "?queue=relay-" + uuid.NewString() },
-		"SQS": func(t *testing.T) string {
-			endpoint := testsqs.Endpoint(t)
-			_, address, _ := strings.Cut(testsqs.QueueURL(t, endpoint, "relay-"+uuid.NewString()), "://")
-			return "sqs://" + address + "?create=true&endpoint=" + url.QueryEscape(endpoint)
-		},
-	} {
+	for name, open := range backends {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, reg := database(t), prometheus.NewRegistry()
@@ -156,6 +159,61 @@ func TestQueue_EachBackend_HandlesEachTransaction(t *testing.T) {
 				[]any{list[0].Of, list[0].ID, list[0].Transaction, list[0].To, list[0].Reason})
 		})
 	}
+}
+
+// A consumer that loses its relayers stops to receive, and does so again when it has one. Meanwhile the entries are counted, and the
+// metrics have nothing about a worker.
+func TestQueue_ReceivesAgain_GetsTheLaterTransactions(t *testing.T) {
+	t.Parallel()
+	for name, open := range backends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, reg := database(t), prometheus.NewRegistry()
+			q, err := queue.Open(db, queue.Config{URL: open(t), Registerer: reg})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+			running := make(chan error, 1)
+			go func() { running <- q.Run(ctx) }()
+			t.Cleanup(func() {
+				cancel()
+				require.NoError(t, <-running)
+				require.NoError(t, q.Close())
+			})
+			ids := newIDs(3)
+			for _, id := range ids {
+				enqueue(t, db, "shop", id)
+				shows(t, reg, "rollcall_relay_queue_messages", map[string]float64{"dead": 0, "delayed": 0, "handled": 0, "waiting": 1})
+				receiving, stop := context.WithCancel(ctx)
+				received := ""
+				require.NoError(t, q.Receive(receiving, func(_ context.Context, w outbox.Work) outbox.Result {
+					received = w.ID
+					stop()
+					return outbox.Finished()
+				}))
+				stop()
+				require.Equal(t, id.String(), received)
+				parts := map[string]float64{"dispatcher": 1, "broker": 1}
+				if name == "Postgres" {
+					parts = map[string]float64{"notifier": 1}
+				}
+				shows(t, reg, "rollcall_relay_queue_available", parts)
+			}
+		})
+	}
+}
+
+func TestQueue_BrokerIsAway_HealthNamesIt(t *testing.T) {
+	t.Parallel()
+	db, reg := database(t), prometheus.NewRegistry()
+	q := start(t, db, queue.Config{URL: "amqp://user:s3cr3t@127.0.0.1:1/", Registerer: reg}, func(context.Context, outbox.Work) outbox.Result {
+		return outbox.Finished()
+	})
+	enqueue(t, db, "shop", newIDs(1)...)
+	q.Notify()
+	shows(t, reg, "rollcall_relay_queue_available", map[string]float64{"worker": 1, "receiver": 0, "dispatcher": 1, "broker": 0})
+	err := q.Health()
+	require.ErrorContains(t, err, "connection refused")
+	require.NotContains(t, err.Error(), "s3cr3t")
 }
 
 // A client with a backlog delays no other one.

@@ -34,7 +34,7 @@ type transport interface {
 	Close() error
 }
 
-// openTransport returns the transport of a URL, nil for Postgres. It does not connect.
+// openTransport returns the transport of a URL, a nil interface for Postgres. It does not connect.
 func openTransport(url string, handlers int) (transport, error) {
 	if err := CheckURL(url); err != nil {
 		return nil, err

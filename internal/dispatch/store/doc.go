@@ -1,7 +1,7 @@
 // Package store holds the relay path's transactions in Postgres. The API, the consumers and the reconciler call it; it calls the
 // database alone.
 //
-// A row is the authority on its transaction; a message of the queue only names it. Each change of a row, its history, and the
+// A row is the authority on its transaction; an entry of the queue only names it. Each change of a row, its history, and the
 // webhook that reports it to the client are one statement, and so one database transaction. The methods of [dispatch.Transaction] decide
 // about changes under the locks of the rows; statements that compare and swap a lease or a submission decide by themselves.
 //

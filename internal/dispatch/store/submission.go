@@ -16,7 +16,7 @@ import (
 // Start is a consumer's request to submit a transaction to a relayer.
 type Start struct {
 	ID uuid.UUID
-	// Holder is the lease's holder: another one for each message, because a message may be there twice.
+	// Holder is the lease's holder: another one for each attempt.
 	Holder uuid.UUID
 	// Route is the chosen relayer. It is used if the transaction is queued.
 	Route dispatch.Route

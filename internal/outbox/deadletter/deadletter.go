@@ -18,7 +18,7 @@ import (
 
 // Letter is an entry in the form that operators and their scripts see.
 type Letter struct {
-	Of          string            `json:"of"` // the hand-over
+	Of          string            `json:"of"` // the kind
 	ID          string            `json:"id"`
 	Transaction string            `json:"transaction"` // "" if it has none
 	To          string            `json:"to"`          // the target of a webhook, or the client of a transaction
@@ -74,7 +74,7 @@ func New(db *pgxpool.Pool, source Source) (*Letters, error) {
 	return &Letters{db: db, box: box, source: source}, nil
 }
 
-// Of returns the name of the hand-over.
+// Of returns the name of the kind.
 func (l *Letters) Of() string { return l.source.Of }
 
 // entries returns the filter for the engine. none reports that nothing can match.

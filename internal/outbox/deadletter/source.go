@@ -5,7 +5,7 @@ import "github.com/rollcall-dev/rollcall/internal/outbox"
 // Source describes a table to operators. All strings are SQL from the domain's code, and no part of them comes from outside. A row is
 // named e.
 type Source struct {
-	// Of names the hand-over, such as "queue".
+	// Of names the kind of entries, such as "queue".
 	Of string
 	// Table is the domain's table.
 	Table outbox.Table

@@ -10,6 +10,7 @@ func Run(t *testing.T, s Setup) {
 		"Insert_Delayed_WaitsForItsTime":                   insertedDelayed,
 		"Insert_IDTwice_Refused":                           insertedTwice,
 		"Again_WhileClaimed_WorkedOnAfterwards":            againWhileClaimed,
+		"Again_AfterTheLease_WorkedOnAfterwards":           againAfterTheLease,
 		"Again_Repeated_NeverTwoHandlersOfOneEntry":        againConcurrently,
 		"Again_DelayedDoneOrDead_AsDocumented":             againStates,
 		"Run_Backlog_FinishesEveryEntry":                   backlog,

@@ -135,6 +135,26 @@ func againWhileClaimed(e *env) {
 	require.Equal(e.t, 1, r.of("one")[2].Failures)
 }
 
+// againAfterTheLease enqueues an entry again whose claim has expired, while its worker is cut off with the result.
+func againAfterTheLease(e *env) {
+	r, release := newRecord(), make(chan struct{})
+	e.work(outbox.Config{Handle: func(_ context.Context, w outbox.Work) outbox.Result {
+		if r.add(w) == 1 {
+			<-release
+		}
+		return outbox.Finished()
+	}})
+	e.insert(outbox.Entry{ID: "one"})
+	r.await(e.t, 1, "one")
+	e.exec(`UPDATE $name SET claimed_until = now() - interval '1 s', due_at = now() + interval '1 h'`) // no worker claims it meanwhile
+	_, err := e.db.Exec(e.t.Context(), e.named(`INSERT INTO $name (id) VALUES ('one') `+e.Table.AgainSQL()))
+	require.NoError(e.t, err)
+	require.Equal(e.t, 1, e.number(`SELECT count(*) FROM $name WHERE again`))
+	release <- struct{}{}
+	r.await(e.t, 2, "one")
+	e.settled(0)
+}
+
 func againConcurrently(e *env) {
 	var mu sync.Mutex
 	running, worked := map[string]bool{}, 0

@@ -46,6 +46,15 @@ func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*
 	return &Admin{Store: s, Webhooks: webhooks}, nil
 }
 
+// AllWebhooks returns the webhooks of all pools in a database, which it does not close. It fails with a [postgres.OlderError] or a
+// [postgres.NewerError].
+func AllWebhooks(ctx context.Context, db *pgxpool.Pool) (*deadletter.Letters, error) {
+	if err := postgres.Check(ctx, db, store.Migrations()); err != nil {
+		return nil, err
+	}
+	return deadletter.New(db, events.Letters())
+}
+
 // Outcome is the outcome of a change.
 type Outcome string
 
@@ -80,7 +89,9 @@ type refused struct{ error }
 
 func (r refused) Unwrap() []error { return []error{r.error, errRefused} }
 
-// partly marks the error of a change that was done in part, and keeps its text.
+// Partly marks the error of a change that was done in part, and keeps its text.
+func Partly(err error) error { return partly{err} }
+
 type partly struct{ error }
 
 func (p partly) Unwrap() []error { return []error{p.error, relayer.ErrUnknown} }

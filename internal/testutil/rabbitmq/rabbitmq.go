@@ -100,16 +100,6 @@ func Own(t testing.TB) *Server {
 // URL returns the URL of the server. It stays the same for the life of the Server.
 func (s *Server) URL() string { return s.node.url() }
 
-// Policy makes a policy of queues, as an operator would, such as {"delivery-limit": 3} for the queues that match a pattern.
-func (s *Server) Policy(pattern, definition string) {
-	s.t.Helper()
-	cmd := exec.Command(filepath.Join(filepath.Dir(s.node.program), "rabbitmqctl"), "set_policy", "--apply-to", "queues", "limits", pattern, definition)
-	cmd.Env, cmd.Dir = s.node.environment(), s.node.folder.Path
-	if out, err := cmd.CombinedOutput(); err != nil {
-		s.t.Fatalf("set a policy of RabbitMQ: %v\n%s", err, out)
-	}
-}
-
 // Stop ends the server like an operator would.
 func (s *Server) Stop() { s.stop(syscall.SIGTERM) }
 

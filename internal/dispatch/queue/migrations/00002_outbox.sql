@@ -45,7 +45,7 @@ SELECT q.id::text, coalesce(t.client, ''), q.attempts, q.failures, q.reason, q.c
     q.enqueued_at, CASE WHEN q.dead_at IS NULL THEN 'waiting' ELSE 'dead' END, q.dead_at
 FROM relay_queue_former q LEFT JOIN relay_transactions t ON t.id = q.id ORDER BY q.enqueued_at, q.id;
 
--- Messages that the older program left in a broker are ignored, because they have no entry. So their transactions get one.
+-- The older program deleted the entries of messages that it had sent to a broker. A message without an entry is ignored.
 INSERT INTO relay_queue (id, lane) SELECT id::text, client FROM relay_transactions WHERE open AND status IN ('queued', 'submitting')
 ORDER BY id ON CONFLICT DO NOTHING;
 
