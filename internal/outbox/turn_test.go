@@ -146,11 +146,11 @@ func TestTurn_DomainColumns_Read(t *testing.T) {
 func TestTurn_ManyFinishedBefore_ReadsFewPages(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, Table{Name: "works"}, `ALTER TABLE works SET (autovacuum_enabled = false)`)
-	insert := func(n int) {
-		_, err := b.db.Exec(t.Context(), `INSERT INTO works (lane) SELECT 'a' FROM generate_series(1, $1::int)`, n)
+	insert := func(n int, age time.Duration) {
+		_, err := b.db.Exec(t.Context(), `INSERT INTO works (lane, due_at) SELECT 'a', now() - $2::interval FROM generate_series(1, $1::int)`, n, age)
 		require.NoError(t, err)
 	}
-	insert(20_000)
+	insert(20_000, time.Minute) // longer ago than sweepMargin, however fast the machine is
 	cfg := b.db.Config()
 	cfg.ConnConfig.Tracer = nil
 	other, err := pgxpool.NewWithConfig(t.Context(), cfg)
@@ -176,7 +176,7 @@ func TestTurn_ManyFinishedBefore_ReadsFewPages(t *testing.T) {
 	require.Empty(t, b.turn(1).claims)
 	require.Greater(t, pages()-before, 500, "a sweep")
 	b.lanes.sweepAt = time.Now().Add(time.Hour)
-	insert(1)
+	insert(1, 0)
 	before = pages()
 	require.Len(t, b.turn(1).claims, 1)
 	require.Less(t, pages()-before, 200)
