@@ -122,7 +122,8 @@ await_healthy() {
 # containers' logs stay in build/drill.log. scripts/drill expects this project and these settings, which shorten its waits.
 drill() {
   project=rollcall-drill
-  export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' HEALTH_CHECK_INTERVAL_MS=2000 CONSUMER_RELAYER_TIMEOUT=10s
+  export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' CONSUMER_RELAYER_TIMEOUT=10s
+  export HEALTH_CHECK_INTERVAL_MS=2000 HEALTH_CHECK_TIMEOUT_MS=1500 HEALTH_CHECK_CONNECT_TIMEOUT_MS=1500
   export RELAYER_0_HTTP='' RELAYER_1_HTTP='' RELAYER_2_HTTP='' API_1_HTTP='' API_2_HTTP=''
   in_project down --volumes --remove-orphans --timeout 1 >/dev/null 2>&1 || true
   trap 'in_project logs --no-color --timestamps >build/drill.log 2>&1; in_project down --volumes --timeout 1 >/dev/null 2>&1' EXIT
