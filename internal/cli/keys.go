@@ -157,15 +157,7 @@ func (c *keysListCmd) counts(ctx context.Context, keys []*relayer.Key) ([]uint64
 		return nil, err
 	}
 	defer client.Close()
-	view, err := client.Latest(ctx)
-	if err != nil {
-		return nil, err
-	}
-	addresses := make([]common.Address, len(keys))
-	for i, k := range keys {
-		addresses[i] = k.Address
-	}
-	return view.Nonces(ctx, addresses)
+	return admin.CountMined(ctx, client, keys)
 }
 
 // keyArgs are keys, or all of the pool.

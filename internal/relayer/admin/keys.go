@@ -45,6 +45,19 @@ func (a *Admin) Keys(ctx context.Context, addresses ...common.Address) ([]*relay
 	return keys, nil
 }
 
+// CountMined returns how many transactions of each key are mined, as of one block that a node has.
+func CountMined(ctx context.Context, nodes *evm.Client, keys []*relayer.Key) ([]uint64, error) {
+	view, err := nodes.Latest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	addresses := make([]common.Address, len(keys))
+	for i, k := range keys {
+		addresses[i] = k.Address
+	}
+	return view.Nonces(ctx, addresses)
+}
+
 // Pause stops new transactions of a key, or, with false, allows them again. It also ends a drain.
 func (a *Admin) Pause(ctx context.Context, key common.Address, paused bool) error {
 	_, err := a.Store.ChangeKey(ctx, key, store.KeyChange{Paused: &paused, Draining: new(false)})
