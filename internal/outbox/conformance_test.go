@@ -26,8 +26,8 @@ func TestOutbox_Conforms(t *testing.T) {
 	for name, s := range map[string]outboxtest.Setup{
 		"Plain":        {Table: outbox.Table{Name: "plain_work"}},
 		"Blocks":       {Table: outbox.Table{Name: "blocking_work", DeadBlocks: true, KeepDone: true, ClaimsWaitForDisk: true}},
-		"Broker":       {Table: outbox.Table{Name: "sent_work", KeepDone: true}, Transport: broker},
-		"FaultyBroker": {Table: outbox.Table{Name: "lost_work", DeadBlocks: true}, Transport: faulty},
+		"Broker":       {Table: outbox.Table{Name: "sent_work", KeepDone: true, DeadBlocks: true}, Transport: broker},
+		"FaultyBroker": {Table: outbox.Table{Name: "lost_work"}, Transport: faulty},
 	} {
 		if testing.Short() && (name == "Plain" || name == "Broker") {
 			continue // the others have their parts; make soak runs all

@@ -304,7 +304,7 @@ func TestCheckURL_Invalid_ReturnsAnErrorWithoutTheURL(t *testing.T) {
 }
 
 // The conformance kit takes minutes: make soak runs it.
-func TestTable_Conforms(t *testing.T) {
+func TestTables_Conform(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the kit runs on other tables in short runs")
 	}

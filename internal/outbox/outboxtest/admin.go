@@ -176,7 +176,7 @@ func counts(e *env) {
 	release := make(chan struct{})
 	r := newRecord()
 	defer close(release)
-	e.work(outbox.Config{Concurrency: 3, Handle: func(_ context.Context, w outbox.Work) outbox.Result {
+	e.work(outbox.Config{Concurrency: 5, Handle: func(_ context.Context, w outbox.Work) outbox.Result {
 		switch r.add(w); w.ID {
 		case "a-0":
 			return outbox.GiveUp("no")
