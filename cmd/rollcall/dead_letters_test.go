@@ -184,6 +184,9 @@ func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
 	require.Equal(t, map[string]int{
 		"queue to shop": 1, "relayer-webhooks to 1/other/api": 1, "relayer-webhooks to 1337/pool/api": 6, "relayer-webhooks to 1337/pool/audit": 6,
 	}, every)
+	res := rollcall(t, "dead-letters", "list", "--database-url", r.url, "--tx", one.Hash.Hex())
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, "names a transaction of one pool\nGive --chain-id")
 	require.Len(t, dead("--of", "relayer-webhooks"), 12)
 	_, err = r.db.Exec(t.Context(), `DELETE FROM relay_queue`)
 	require.NoError(t, err)
@@ -217,7 +220,7 @@ func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
 		require.Equal(t, cli.ExitUsage, res.code, "%v", args)
 		require.Contains(t, res.stderr, want)
 	}
-	res := rollcall(t, r.operator("dead-letters", "replay", one.ID.String(), all[1].ID)...)
+	res = rollcall(t, r.operator("dead-letters", "replay", one.ID.String(), all[1].ID)...)
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, one.ID.String()+": no such entry")
 	require.Contains(t, res.stdout, all[1].ID+": to be tried again\n")

@@ -107,7 +107,13 @@ func (f *lettersFlags) kinds(ctx context.Context, db *pgxpool.Pool) (all []lette
 func (f *lettersFlags) ofRelayers(ctx context.Context, db *pgxpool.Pool) (letters, error) {
 	if f.ChainID == 0 {
 		all, err := admin.AllWebhooks(ctx, db)
-		return letters{all, func(_ context.Context, tx string) (uuid.UUID, error) { return uuid.Parse(tx) }}, err
+		return letters{all, func(_ context.Context, tx string) (uuid.UUID, error) {
+			id, err := uuid.Parse(tx)
+			if err != nil {
+				err = WithFix(errors.New("a hash, or KEY:NONCE, names a transaction of one pool"), "Give --chain-id, and --pool-id if the pool has another name than \"pool\".")
+			}
+			return id, err
+		}}, err
 	}
 	pool, err := admin.Open(ctx, db, f.ChainID, f.PoolID)
 	if err != nil {
@@ -320,11 +326,7 @@ func (c *lettersShowCmd) Run(ctx context.Context, con *Console) error {
 
 // letterTable prints an entry.
 func letterTable(w io.Writer, l *deadletter.Letter) {
-	line := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%-12s %s\n", name, strings.Map(printable, value))
-		}
-	}
+	line := fields(w, 12)
 	line("kind", l.Of)
 	line("id", l.ID)
 	line("to", l.To)

@@ -94,6 +94,15 @@ func table(w io.Writer, header string, rows [][]string) {
 	t.Flush()
 }
 
+// fields returns a function that prints a named value, unless it is empty. The values begin after a width.
+func fields(w io.Writer, width int) func(name, value string) {
+	return func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%-*s %s\n", width, name, strings.Map(printable, value))
+		}
+	}
+}
+
 func printable(r rune) rune {
 	if !unicode.IsPrint(r) {
 		return '?'

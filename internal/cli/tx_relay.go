@@ -94,11 +94,7 @@ func relayTransactionOf(r admin.Record) relayTransaction {
 
 // table prints a transaction with its changes.
 func (t *relayTransaction) table(w io.Writer) {
-	line := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%-12s %s\n", name, strings.Map(printable, value))
-		}
-	}
+	line := fields(w, 12)
 	line("id", t.ID.String())
 	line("client", t.Client)
 	line("client's id", t.ClientID)

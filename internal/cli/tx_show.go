@@ -85,11 +85,7 @@ func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (
 const shownData = 64
 
 func (h *History) table(w io.Writer) {
-	line := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%-11s %s\n", name, strings.Map(printable, value))
-		}
-	}
+	line := fields(w, 11)
 	line("id", h.ID.String())
 	line("status", h.state())
 	line("reason", h.StatusReason)

@@ -219,8 +219,8 @@ func (o *Outbox) Purge(ctx context.Context, prefix string, older time.Duration) 
 // such as those of targets that are no longer configured. It leaves out claimed entries. It returns the number of dead ones.
 func (o *Outbox) Abandon(ctx context.Context, unknown func(lane string) bool, older time.Duration, reason string) (n int, err error) {
 	err = o.eachLane(ctx, unknown, func(k laneKey) error {
-		// Those that a lower entry of their subject blocks come first. Otherwise a chunk without all of a subject's entries would unblock
-		// the next one, and that would wait as long again.
+		// The statement takes blocked entries before the one that blocks them. If it ended that one in an earlier chunk than the others,
+		// the chunk would unblock the next one, which Abandon would then leave out because it became due just now.
 		changed, err := o.inChunks(ctx, `UPDATE $name SET state = 'dead', settled_at = now(), reason = $5, sent = false WHERE id = ANY(ARRAY(SELECT id FROM $name
 			WHERE state = 'waiting' AND partition = $1 AND lane = $2 AND CASE due_at WHEN 'infinity' THEN created_at
 				ELSE GREATEST(created_at, due_at) END < now() - $3::interval AND claimed_until <= now()
