@@ -60,11 +60,7 @@ func startRelayPath(t *testing.T, webhooks ...string) *relayPath {
 		args = append(args, "--webhook-urls", strings.Join(webhooks, ","))
 	}
 	run := launchProgram(t, "dev", []string{"REDIS_URL=" + p.redis.URL(), "CONSUMER_WEBHOOK_SILENCE=3s", "CONSUMER_RELAYER_TIMEOUT=4s", devPorts()}, devBinary, args...)
-	eventually(t, 4*patience, func() bool {
-		require.True(t, run.running(), "%s", strings.Join(run.tail(5), "\n"))
-		p.info = devinfo.Running(p.folder)
-		return p.info != nil
-	}, "the cluster is up")
+	p.info = awaitUp(t, run, p.folder)
 	var err error
 	p.chain, err = ethclient.Dial(p.info.Chain.RPCURL)
 	require.NoError(t, err)
