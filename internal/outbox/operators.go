@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -112,7 +113,7 @@ func (o *Outbox) Show(ctx context.Context, id string) (Item, error) {
 	return item, nil
 }
 
-// Replay makes entries due again, with the same ids and no failures. Of those that match the filter it takes the dead ones; if the
+// Replay makes entries due again, with the same ids and attempts, and no failures. Of those that match the filter it takes the dead ones; if the
 // filter has IDs, the finished ones too. It returns how many it changed. After an error some may have been changed, and another
 // call changes the rest. An entry that dies again meanwhile stays dead.
 //
@@ -124,7 +125,7 @@ func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 		number = `CASE state WHEN 'dead' THEN seq ELSE nextval('$name_numbers') END`
 	}
 	n, err := o.change(ctx, f, `, numbered AS MATERIALIZED (SELECT id, `+number+` AS seq FROM (SELECT * FROM ended ORDER BY seq OFFSET 0) AS sorted)
-		UPDATE $name e SET state = 'waiting', attempts = 0, failures = 0, failing_since = NULL, reason = '', due_at = now(), seq = n.seq
+		UPDATE $name e SET state = 'waiting', failures = 0, failing_since = NULL, reason = '', due_at = now(), seq = n.seq
 		FROM numbered n WHERE e.id = ANY(ARRAY(SELECT id FROM ended)) AND e.id = n.id RETURNING coalesce(e.subject, '')`)
 	if err != nil {
 		return n, fmt.Errorf("replay entries of %s: %w", o.table.Name, err)
@@ -146,17 +147,43 @@ func (o *Outbox) Drop(ctx context.Context, f Filter) (int, error) {
 }
 
 // change executes a statement that changes the rows of the CTE "ended": the matching entries that ended before the call.
-func (o *Outbox) change(ctx context.Context, f Filter, change string) (int, error) {
+func (o *Outbox) change(ctx context.Context, f Filter, change string) (done int, err error) {
 	ended := `state = 'dead'` // its own index
 	if len(f.IDs) > 0 {
 		ended = `state <> 'waiting'`
 	}
+	ended += ` AND settled_at <= $8 AND ` + where
 	var begin time.Time
 	if err := o.db.QueryRow(ctx, `SELECT now()`).Scan(&begin); err != nil {
 		return 0, err
 	}
-	return o.inChunks(ctx, `WITH ended AS MATERIALIZED (SELECT id, state, seq FROM $name WHERE `+ended+` AND `+where+`
-		AND settled_at <= $8 ORDER BY created_at, seq LIMIT $9 FOR UPDATE)`+change, f.args(begin, chunk)...)
+	for {
+		var ids []string
+		var changed int
+		err := postgres.InTx(ctx, o.db, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, o.table.named(`SELECT id FROM $name WHERE `+ended+` ORDER BY created_at, seq LIMIT $9`), f.args(begin, chunk)...)
+			if err != nil {
+				return err
+			}
+			if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+				return err
+			}
+			// In the order of Table.AgainSQL, which also locks dead entries.
+			slices.Sort(ids)
+			if _, err := tx.Exec(ctx, o.sql.lock, ids); err != nil {
+				return err
+			}
+			changed, err = o.changeIn(ctx, tx, `WITH ended AS MATERIALIZED (SELECT id, state, seq FROM $name
+				WHERE id = ANY($9::text[]) AND `+ended+`)`+change, f.args(begin, ids)...)
+			return err
+		})
+		if err != nil {
+			return done, err
+		}
+		if done += changed; len(ids) < chunk {
+			return done, nil
+		}
+	}
 }
 
 // inChunks executes a statement that changes up to chunk entries, and returns their subjects, until none is left. It returns the
@@ -170,25 +197,31 @@ func (o *Outbox) inChunks(ctx context.Context, sql string, args ...any) (int, er
 	}
 }
 
-// inChunk executes a statement once, and unblocks the next entries of the changed entries' subjects.
+// inChunk executes a statement once, as changeIn does.
 func (o *Outbox) inChunk(ctx context.Context, sql string, args ...any) (n int, err error) {
 	err = postgres.InTx(ctx, o.db, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, o.table.named(sql), args...)
-		if err != nil {
-			return err
-		}
-		subjects, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return err
-		}
-		n = len(subjects)
-		_, err = tx.Exec(ctx, o.sql.promote, subjects, true)
+		n, err = o.changeIn(ctx, tx, sql, args...)
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
 	return n, nil
+}
+
+// changeIn executes a statement that returns the subjects of the entries that it changed, unblocks the next entries of these subjects, and
+// returns the number of changed entries.
+func (o *Outbox) changeIn(ctx context.Context, tx pgx.Tx, sql string, args ...any) (int, error) {
+	rows, err := tx.Query(ctx, o.table.named(sql), args...)
+	if err != nil {
+		return 0, err
+	}
+	subjects, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return 0, err
+	}
+	_, err = tx.Exec(ctx, o.sql.promote, subjects, true)
+	return len(subjects), err
 }
 
 // Purge deletes finished entries of lanes with a prefix that ended longer ago than given, and returns their number. After an error

@@ -121,9 +121,8 @@ const (
 		WHERE e.id = ANY($1::text[]) AND e.id = f.id AND e.claim = f.claim RETURNING f.claim, e.state
 		) SELECT claim FROM settled WHERE state = 'dead'`
 
-	// sqlPromote unblocks the lowest unfinished entry of each subject. With $2 it wakes the others.
-	// It is a statement after the one that ended a lower entry,
-	// because it must see the entries that were blocked while that statement waited.
+	// sqlPromote unblocks the lowest unfinished entry of each subject. With $2 it wakes the others. It is a statement after the one that
+	// ended a lower entry, because it must see the entries that were blocked while that statement waited.
 	sqlPromote = `WITH promoted AS (
 			UPDATE $name SET due_at = now() WHERE due_at = 'infinity' AND id = ANY(ARRAY(
 				SELECT n.id FROM unnest($1::text[]) AS s (subject) CROSS JOIN LATERAL (

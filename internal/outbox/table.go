@@ -120,9 +120,8 @@ CREATE INDEX $name_sent ON $name (due_at) WHERE sent;
 //
 // A waiting entry becomes due at once. A claimed entry is worked on again after its handler has returned, because the handler may
 // have read the domain's rows before the statement changed them. That holds after the claim's lease, too: the result of a process that
-// was cut off may come late. A finished entry that was kept is worked on again. A dead entry
-// stays dead. The statement must not contain an id twice, and inserts in the order of the ids (COLLATE "C"):
-// statements that update the same entries in different orders deadlock.
+// was cut off may come late. A finished entry that was kept is worked on again. A dead entry stays dead. The statement must not contain an
+// id twice, and inserts in the order of the ids (COLLATE "C"): statements that lock the same entries in different orders deadlock.
 func (t Table) AgainSQL() string {
 	return strings.ReplaceAll(`ON CONFLICT (id) DO UPDATE SET again = $.claim IS NOT NULL, state = 'waiting',
 		due_at = CASE WHEN $.state = 'done' THEN now() WHEN $.sent THEN $.due_at ELSE LEAST($.due_at, now()) END,

@@ -351,7 +351,7 @@ func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
 		require.Equal(t, 1, n)
 		eventually(t, "it has failed again", func() bool {
 			d := only(t, db, id, 1)
-			return d.State == outbox.Waiting && d.Attempts > 1
+			return d.State == outbox.Waiting && d.Attempts > dead.Attempts
 		})
 		repaired.Store(true)
 		again := r.waitTaken(2)[1]

@@ -3,12 +3,14 @@ package outboxtest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 )
 
 // bury makes entries dead. No worker runs afterwards.
@@ -56,13 +58,29 @@ func replayAndDrop(e *env) {
 	r.await(e.t, 1, "a-2", "a-20")
 	e.settled(1)
 	require.Len(e.t, r.all(), 2)
-	require.Equal(e.t, 1, r.of("a-2")[0].Attempts)
+	require.Equal(e.t, 2, r.of("a-2")[0].Attempts)
 	if !e.Table.KeepDone {
 		return
 	}
 	e.changed(0)(e.box.Replay(ctx, outbox.Filter{Lane: "nowhere"}))
 	e.changed(1)(e.box.Replay(ctx, outbox.Filter{IDs: []string{"a-2"}})) // a finished one
 	r.await(e.t, 2, "a-2")
+}
+
+// replayDuringAgain replays dead entries while a change of the domain enqueues them again, in another order than that of their insertion.
+func replayDuringAgain(e *env) {
+	ctx, list := e.t.Context(), entries("a", 250)
+	slices.Reverse(list)
+	e.insert(list...)
+	for range 20 {
+		e.exec(`UPDATE $name SET state = 'dead', settled_at = now()`)
+		again := make(chan error, 1)
+		go func() {
+			again <- postgres.InTx(ctx, e.db, func(tx pgx.Tx) error { return e.box.Again(ctx, tx, list...) })
+		}()
+		e.changed(len(list))(e.box.Replay(ctx, outbox.Filter{}))
+		require.NoError(e.t, <-again)
+	}
 }
 
 func filters(e *env) {
