@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +30,9 @@ const maxLanes = 1000
 
 // countBudget is how many entries of each kind Counts reads of all lanes together; but at least 20 of each.
 const countBudget = 30_000
+
+// countEvery is how often KeepCounting counts.
+const countEvery = 15 * time.Second
 
 // sqlCounts reads at most $1 entries of each lane and kind, by the index, and fewer if there are many lanes. Counters in a table of
 // their own would be exact, but every insert and every result of a lane would wait for the row of its counter.
@@ -82,4 +86,25 @@ func (o *Outbox) Counts(ctx context.Context, prefix string) ([]Count, error) {
 		return nil, fmt.Errorf("count entries of %s: %w", o.table.Name, err)
 	}
 	return counts, nil
+}
+
+// KeepCounting calls report with the result of [Outbox.Counts] at once, and then every 15 seconds until ctx ends. It logs failures for
+// debugging alone, because the table's other users report an unavailable database.
+func (o *Outbox) KeepCounting(ctx context.Context, prefix string, log *slog.Logger, report func([]Count)) {
+	ticker := time.NewTicker(countEvery)
+	defer ticker.Stop()
+	for {
+		counts, err := o.Counts(ctx, prefix)
+		switch {
+		case err == nil:
+			report(counts)
+		case ctx.Err() == nil:
+			log.Debug("entries not counted", "table", o.table.Name, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
 }

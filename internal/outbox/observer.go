@@ -13,8 +13,6 @@ type Observer interface {
 	Died(w Work, reason string)
 	// Sent reports that a broker took the id of an entry of a lane that was inserted some time ago.
 	Sent(lane string, age time.Duration)
-	// Counted reports the counts of all lanes, every 15 seconds.
-	Counted(counts []Count)
 	// Available reports whether a part of the process reaches its backend. The parts are worker, receiver, dispatcher, broker and
 	// notifier.
 	Available(part string, available bool)
@@ -34,9 +32,6 @@ func (Unobserved) Died(Work, string) {}
 
 // Sent does nothing.
 func (Unobserved) Sent(string, time.Duration) {}
-
-// Counted does nothing.
-func (Unobserved) Counted([]Count) {}
 
 // Available does nothing.
 func (Unobserved) Available(string, bool) {}

@@ -25,8 +25,6 @@ const (
 	shutdownTimeout = 3 * time.Second
 	// overLimitPause is after how long a broker gets an entry again that exceeded the limit of its lane.
 	overLimitPause = time.Second
-	// countEvery is how often the entries are counted for the Observer.
-	countEvery = 15 * time.Second
 	// purgeEvery is how often old finished entries are deleted.
 	purgeEvery = 10 * time.Minute
 )
@@ -172,7 +170,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer endHandlers(nil)
 	w.handlers = handlers
 	var background sync.WaitGroup
-	background.Go(func() { w.maintain(ctx) })
+	if w.cfg.Retention > 0 {
+		background.Go(func() { w.purge(ctx) })
+	}
 	if w.cfg.Transport != nil {
 		background.Go(func() { w.receive(ctx) })
 	} else {
@@ -429,24 +429,13 @@ func (w *Worker) handle(ctx context.Context, c *claim) (r Result) {
 	return w.cfg.Handle(ctx, c.Work).normal()
 }
 
-// maintain counts entries and deletes old ones until ctx ends.
-func (w *Worker) maintain(ctx context.Context) {
-	ticker := time.NewTicker(countEvery)
+// purge deletes old finished entries until ctx ends.
+func (w *Worker) purge(ctx context.Context) {
+	ticker := time.NewTicker(purgeEvery)
 	defer ticker.Stop()
-	var purged time.Time
 	for {
-		counts, err := w.Counts(ctx, w.cfg.Prefix)
-		switch {
-		case err == nil:
-			w.cfg.Observer.Counted(counts)
-		case ctx.Err() == nil: // the turns report an unavailable database
-			w.cfg.Logger.Debug("entries not counted", "table", w.table.Name, "err", err)
-		}
-		if w.cfg.Retention > 0 && time.Since(purged) >= purgeEvery {
-			purged = time.Now()
-			if n, err := w.Purge(ctx, w.cfg.Prefix, w.cfg.Retention); err != nil && ctx.Err() == nil {
-				w.cfg.Logger.Warn("finished entries not purged", "table", w.table.Name, "count", n, "err", err)
-			}
+		if n, err := w.Purge(ctx, w.cfg.Prefix, w.cfg.Retention); err != nil && ctx.Err() == nil {
+			w.cfg.Logger.Warn("finished entries not purged", "table", w.table.Name, "count", n, "err", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -77,6 +77,9 @@ func (d *Deliverer) Notify() { d.worker.Wake() }
 func (d *Deliverer) Run(ctx context.Context) error {
 	var background sync.WaitGroup
 	background.Go(func() { d.abandon(ctx) })
+	background.Go(func() {
+		d.box.KeepCounting(ctx, d.source.Prefix, d.log, func(counts []outbox.Count) { d.cfg.Metrics.show(counts, d.source.Prefix) })
+	})
 	err := d.worker.Run(ctx)
 	background.Wait()
 	for _, t := range d.targets {
@@ -160,9 +163,6 @@ type observer struct {
 func (o observer) Died(w outbox.Work, _ string) {
 	o.d.cfg.Metrics.deadLettersTotal.WithLabelValues(o.d.targets[w.Lane].name).Inc()
 }
-
-// Counted shows the numbers of deliveries.
-func (o observer) Counted(counts []outbox.Count) { o.d.cfg.Metrics.show(counts, o.d.source.Prefix) }
 
 // abandon makes deliveries dead letters whose target is no longer configured, until ctx ends.
 func (d *Deliverer) abandon(ctx context.Context) {

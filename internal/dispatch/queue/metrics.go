@@ -86,8 +86,8 @@ func (m *metrics) Sent(_ string, age time.Duration) {
 	m.lag.Observe(max(0, age.Seconds()))
 }
 
-// Counted implements [outbox.Observer].
-func (m *metrics) Counted(counts []outbox.Count) {
+// counted shows the numbers of entries.
+func (m *metrics) counted(counts []outbox.Count) {
 	var all outbox.Count
 	for _, c := range counts {
 		all.Waiting, all.Delayed, all.Working, all.Dead = all.Waiting+c.Waiting, all.Delayed+c.Delayed, all.Working+c.Working, all.Dead+c.Dead

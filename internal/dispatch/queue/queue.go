@@ -15,12 +15,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/outbox"
 )
 
-const (
-	// maxFailures is after how many failures an entry is dead. A consumer that died with the entry counts.
-	maxFailures = 20
-	// countEvery is how often the entries are counted for the metrics.
-	countEvery = 15 * time.Second
-)
+// maxFailures is after how many failures an entry is dead. A consumer that died with the entry counts.
+const maxFailures = 20
 
 // Config configures a [Queue]. The zero value has all defaults.
 type Config struct {
@@ -102,34 +98,12 @@ func (q *Queue) Receive(ctx context.Context, handle outbox.Handler) error {
 func (q *Queue) Notify() { q.producer.Notify() }
 
 // Run works until ctx ends, and returns nil then. It wakes the consumers, or sends ids to the broker: any process that runs it sends
-// those of all, so the consumers' processes should run it, too.
+// those of all, so the consumers' processes should run it, too. It counts the entries for the metrics.
 func (q *Queue) Run(ctx context.Context) error {
 	var counting sync.WaitGroup
-	counting.Go(func() { q.count(ctx) })
+	counting.Go(func() { q.box.KeepCounting(ctx, "", q.cfg.Logger, q.metrics.counted) })
 	defer counting.Wait()
 	return q.producer.Run(ctx)
-}
-
-// count reports the numbers of entries while no worker does, such as in a consumer that has no relayer.
-func (q *Queue) count(ctx context.Context) {
-	ticker := time.NewTicker(countEvery)
-	defer ticker.Stop()
-	for {
-		if q.worker.Load() == nil {
-			counts, err := q.box.Counts(ctx, "")
-			switch {
-			case err == nil:
-				q.metrics.Counted(counts)
-			case ctx.Err() == nil: // Health reports an unavailable database
-				q.cfg.Logger.Debug("entries not counted", "table", Table.Name, "err", err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
 }
 
 // Health returns nil while the database and the broker answer, and otherwise the cause, without secrets.
