@@ -12,8 +12,12 @@ func BenchmarkDeliver(b *testing.B) {
 		b.Run(o.Name, func(b *testing.B) {
 			db := o.database(b)
 			r := newReceiver(b, nil)
-			write(b, db, `INSERT INTO deliveries (lane, subject, payload) SELECT $1, n || '/here', '{"payload_type":"relayer_enabled"}'
-				FROM generate_series(1, 1 + $2 / 4) n, generate_series(1, 4) revision`, db.lane("here"), b.N)
+			for range 1 + b.N/4 {
+				id := newTx(b)
+				for revision := range 4 {
+					change(b, db, id, 1+revision, "here")
+				}
+			}
 			cfg := settings(r.target("here"))
 			cfg.tuning = tuning{}
 			b.ResetTimer()

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -84,7 +85,8 @@ type webhook struct {
 	Event   string `json:"event"`
 	Payload struct {
 		Type     string `json:"payload_type"`
-		ID       string `json:"id"`
+		ID       string `json:"id"`            // of the relayer's deliveries
+		ClientID string `json:"transactionId"` // of the clients'
 		Status   string `json:"status"`
 		Revision int    `json:"revision"`
 	} `json:"payload"`
@@ -136,6 +138,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if err := json.Unmarshal(body, &got.webhook); err != nil {
 		r.t.Errorf("body %s: %v", body, err)
 	}
+	got.Payload.ID = cmp.Or(got.Payload.ID, got.Payload.ClientID)
 	key, _ := signature.NewKey(secret)
 	if _, err := signature.Verify([]signature.Key{key}, req.Header, body, time.Now(), 0); err != nil {
 		r.t.Errorf("signature: %v", err)

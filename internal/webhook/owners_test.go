@@ -12,8 +12,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-// The payloads of the clients' deliveries are in their rows. Those of the relayer's come from other tables, and its table holds the
-// deliveries of several pools. Both packages import this one, so they are added from here.
+// The relayer's table holds the deliveries of several pools. Both packages import this one, so they are added from here.
 var (
 	pool    = events.Pool{ChainID: 1337, ID: "pool-1"}
 	clients = webhook.Owner{
@@ -22,8 +21,11 @@ var (
 		Letters:    store.WebhookLetters(),
 		Migrations: store.Migrations(),
 		Change: `
-			INSERT INTO deliveries (lane, subject, about, revision, payload)
-			SELECT target, $1::uuid || '/' || target, $1, $2::int, convert_to(jsonb_build_object('id', $1, 'revision', $2)::text, 'UTF8')
+			WITH accepted AS (
+				INSERT INTO relay_transactions (id, client, request_hash, kind, to_address, value_wei, data, digest, gas_limit, speed, webhook)
+				VALUES ($1, 'shop', '', 'direct', decode(repeat('aa', 20), 'hex'), 0, '', '', 21000, 'average', true) ON CONFLICT DO NOTHING
+			), changed AS (INSERT INTO relay_history (tx, revision, status, reason, relayer) VALUES ($1, $2, 'submitted', '', ''))
+			INSERT INTO deliveries (lane, subject, about, revision) SELECT target, $1::uuid || '/' || target, $1, $2::int
 			FROM unnest($3::text[]) AS target`,
 	}
 	relayers = webhook.Owner{

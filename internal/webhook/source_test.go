@@ -16,30 +16,32 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
-func TestClients_Body_IsTheStoredPayload(t *testing.T) {
+func TestClients_Body_IsTheChangeOfTheTransaction(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	r := newReceiver(t, nil)
 	id := newTx(t)
-	webhook := uuid.Must(uuid.NewV7())
-	write(t, db, `INSERT INTO deliveries (id, lane, about, revision, payload) VALUES ($1, 'here', $2, 7, convert_to($3, 'UTF8'))`,
-		webhook.String(), id, `{"value": "115792089237316195423570985008687907853269984665640564039457584007913129639935", "n": 9007199254740993,
-			"reason": "Łódź 東京 \"é\" </script> & 🦊", "none": null}`)
+	change(t, db, id, 7, "here")
+	write(t, db, `UPDATE relay_transactions SET created_at = '2026-11-12 13:14:15.678901Z', client_id = 'order-1', status = 'failed', revision = 9`)
+	write(t, db, `UPDATE relay_history SET status = 'mined', reason = $1, tx_hash = decode(repeat('ab', 32), 'hex'), at = '2026-11-12 13:14:16Z'`,
+		"Łódź 東京 \"é\" </script> & 🦊")
+	webhook := only(t, db, id, 7).ID
 	begin := time.Now().Truncate(time.Microsecond)
 	run(t, db, settings(r.target("here")))
 	got := r.waitTaken(1)[0]
 
 	require.Equal(t, http.Header{
 		"Content-Type": {"application/json"}, "User-Agent": {"rollcall"}, "Accept-Encoding": nil,
-		"Content-Length": {fmt.Sprint(len(got.body))}, "Webhook-Id": {webhook.String()},
+		"Content-Length": {fmt.Sprint(len(got.body))}, "Webhook-Id": {webhook},
 		"Webhook-Timestamp": got.header["Webhook-Timestamp"], "Webhook-Signature": got.header["Webhook-Signature"],
 		"X-Signature": got.header["X-Signature"],
 	}, withNil(got.header, "Accept-Encoding"))
 	at := got.Timestamp
 	require.WithinRange(t, at, begin, time.Now())
 	require.Equal(t, fmt.Sprint(at.Unix()), got.header.Get(signature.HeaderTimestamp))
-	require.Equal(t, `{"id":"`+webhook.String()+`","event":"transaction_update","payload":{"value":"115792089237316195423570985008687907853269984665640564039457584007913129639935",`+
-		`"n":9007199254740993,"reason":"Łódź 東京 \"é\" </script> & 🦊","none":null},"timestamp":"`+at.Format("2006-01-02T15:04:05.000000Z")+`"}`, string(got.body))
+	require.Equal(t, `{"id":"`+webhook+`","event":"transaction_update","payload":{"transactionId":"order-1","hash":"0x`+strings.Repeat("ab", 32)+`","status":"mined",`+
+		`"createdAt":"2026-11-12T13:14:15.678Z","reason":"Łódź 東京 \"é\" </script> & 🦊","revision":7,"updatedAt":"2026-11-12T13:14:16.000Z"},`+
+		`"timestamp":"`+at.Format("2006-01-02T15:04:05.000000Z")+`"}`, string(got.body))
 
 	for _, dialect := range []signature.Dialect{signature.StandardWebhooks, signature.OpenZeppelin} {
 		key, err := signature.NewKey(secret)

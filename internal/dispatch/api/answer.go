@@ -13,29 +13,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 )
 
-// accepted is the answer to a request for a transaction.
-type accepted struct {
-	TransactionID string          `json:"transactionId"`
-	Hash          *string         `json:"hash"`
-	Status        dispatch.Status `json:"status"`
-	CreatedAt     string          `json:"createdAt"`
-}
-
-func acceptedOf(tx *dispatch.Transaction) accepted {
-	a := accepted{TransactionID: tx.PublicID(), Status: tx.Status, CreatedAt: timestamp(tx.CreatedAt)}
-	if tx.Hash != nil {
-		a.Hash = new(tx.Hash.Hex())
-	}
-	return a
-}
-
-// view is a transaction as its client reads it.
+// view is the answer to a request for a transaction's status.
 type view struct {
-	accepted
+	dispatch.View
 	ChainID     *uint64        `json:"chainId"` // null while the database has none
 	Kind        dispatch.Kind  `json:"kind"`
-	Reason      string         `json:"reason"`
-	Revision    int            `json:"revision"`
 	To          string         `json:"to"`
 	Value       string         `json:"value"` // wei, in decimal digits
 	Data        string         `json:"data"`
@@ -43,24 +25,21 @@ type view struct {
 	Speed       dispatch.Speed `json:"speed"`
 	Signer      *string        `json:"signer"` // of a gasless one
 	SubmittedAt *string        `json:"submittedAt"`
-	UpdatedAt   string         `json:"updatedAt"`
 }
 
 func viewOf(tx *dispatch.Transaction, chain *uint64) view {
 	v := view{
-		accepted: acceptedOf(tx), ChainID: chain, Kind: tx.Kind, Reason: tx.Reason, Revision: tx.Revision, To: tx.To.Hex(), Value: tx.Value.String(),
-		Data: hexutil.Encode(tx.Data), GasLimit: tx.GasLimit, Speed: tx.Speed, UpdatedAt: timestamp(tx.UpdatedAt),
+		View: tx.View(), ChainID: chain, Kind: tx.Kind, To: tx.To.Hex(), Value: tx.Value.String(),
+		Data: hexutil.Encode(tx.Data), GasLimit: tx.GasLimit, Speed: tx.Speed,
 	}
 	if tx.Forward != nil {
 		v.Signer = new(tx.Forward.Signer.Hex())
 	}
 	if !tx.SubmittedAt.IsZero() {
-		v.SubmittedAt = new(timestamp(tx.SubmittedAt))
+		v.SubmittedAt = new(dispatch.Timestamp(tx.SubmittedAt))
 	}
 	return v
 }
-
-func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // failure is the body of an answer to a request that failed.
 type failure struct {

@@ -182,7 +182,7 @@ func (h *Handler) gasless(ctx context.Context, c *call) error {
 	// A repeated request is answered even if its nonce is used by now, or its deadline is past.
 	if found, err := c.repeated(ctx, tx); err != nil || found != nil {
 		if err == nil {
-			answer(c.w, http.StatusAccepted, acceptedOf(found))
+			answer(c.w, http.StatusAccepted, found.Summary())
 		}
 		return err
 	}

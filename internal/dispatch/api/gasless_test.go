@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/forward"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
@@ -134,7 +135,7 @@ func TestGasless_Signed_ReachesTheTargetAsTheSigner(t *testing.T) {
 	request := g.signed(0, time.Now().Add(time.Hour), id, nil)
 	status, body, _ = g.do(http.MethodPost, "/api/v1/relay/gasless", shopKey, request, "Idempotency-Key", "k")
 	require.Equal(t, http.StatusAccepted, status, "%s", body)
-	var a accepted
+	var a dispatch.Summary
 	require.NoError(t, json.Unmarshal(body, &a))
 	tx, err := g.store.Get(t.Context(), "shop", a.TransactionID)
 	require.NoError(t, err)

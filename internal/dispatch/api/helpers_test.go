@@ -102,7 +102,7 @@ func (s *server) post(body string, headers ...string) string {
 	s.t.Helper()
 	status, answer, _ := s.do(http.MethodPost, "/api/v1/relay/direct", shopKey, body, headers...)
 	require.Equal(s.t, http.StatusAccepted, status, "%s", answer)
-	var a accepted
+	var a dispatch.Summary
 	require.NoError(s.t, json.Unmarshal(answer, &a))
 	require.Equal(s.t, dispatch.Queued, a.Status)
 	return a.TransactionID

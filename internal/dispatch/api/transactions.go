@@ -43,7 +43,7 @@ func (h *Handler) direct(ctx context.Context, c *call) error {
 			return limited
 		}
 		if err == nil {
-			answer(c.w, http.StatusAccepted, acceptedOf(found))
+			answer(c.w, http.StatusAccepted, found.Summary())
 		}
 		return err
 	}
@@ -64,7 +64,7 @@ func (h *Handler) store(ctx context.Context, c *call, tx *dispatch.Transaction) 
 		return result.Err
 	}
 	h.cfg.Stored()
-	answer(c.w, http.StatusAccepted, acceptedOf(result.Transaction))
+	answer(c.w, http.StatusAccepted, result.Transaction.Summary())
 	return nil
 }
 

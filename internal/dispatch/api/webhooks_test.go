@@ -164,22 +164,3 @@ func FuzzParseReport(f *testing.F) {
 		}
 	})
 }
-
-// A client's webhook has the members and values of the answer to its request for the status.
-func TestWebhook_OfTheClient_IsLikeTheStatus(t *testing.T) {
-	s := start(t, nil, nil)
-	s.atRelayer(s.post(`{"to": `+to+`, "transactionId": "order-1"}`), "r1")
-	body := nested("r1", "mined", 4, time.Now())
-	_, r := s.report(body, signature.HeaderOpenZeppelin, sign(oldSecret, body))
-	require.True(t, r.Changed)
-	_, answer, _ := s.do(http.MethodGet, "/relay/status/order-1", shopKey, "")
-	var payload []byte
-	require.NoError(t, s.db.QueryRow(t.Context(), `SELECT payload FROM relay_webhooks ORDER BY revision DESC LIMIT 1`).Scan(&payload))
-	var status, sent map[string]any
-	require.NoError(t, json.Unmarshal(answer, &status))
-	require.NoError(t, json.Unmarshal(payload, &sent))
-	require.Len(t, sent, 7)
-	for name, value := range sent {
-		require.Equal(t, status[name], value, name)
-	}
-}

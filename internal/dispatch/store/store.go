@@ -61,21 +61,13 @@ func New(db *pgxpool.Pool, cfg Config) *Store {
 
 // record is the end of each statement that changes transactions. "changed" has the changed rows. Clients get no webhook for
 // queued and submitting: these are the relay path's own steps.
-var record = `, history AS (
+const record = `, history AS (
 		INSERT INTO relay_history (tx, revision, status, reason, relayer, tx_hash)
 		SELECT id, revision, status, status_reason, relayer, tx_hash FROM changed
 	), deliveries AS (
-		INSERT INTO relay_webhooks (lane, subject, about, revision, payload)
-		SELECT client, id || '/' || client, id, revision, convert_to(jsonb_build_object('transactionId', coalesce(client_id, id::text), 'hash', '0x' || encode(tx_hash, 'hex'),
-			'status', status, 'reason', status_reason, 'revision', revision,
-			'createdAt', ` + jsonTime("created_at") + `, 'updatedAt', ` + jsonTime("updated_at") + `)::text, 'UTF8')
-		FROM changed WHERE webhook AND status NOT IN ('queued', 'submitting')
+		INSERT INTO relay_webhooks (lane, subject, about, revision)
+		SELECT client, id || '/' || client, id, revision FROM changed WHERE webhook AND status NOT IN ('queued', 'submitting')
 	)`
-
-// jsonTime returns an expression that writes a column's time as the API does.
-func jsonTime(column string) string {
-	return `to_char(` + column + ` AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
-}
 
 // columns are those of a row.
 const columns = `id, client, coalesce(client_id, '') AS client_id, coalesce(idempotency_key, '') AS idempotency_key, request_hash, kind,
