@@ -28,7 +28,7 @@ import (
 type DeadLettersCmd struct {
 	List   lettersListCmd   `cmd:"" help:"List what was given up, the oldest first; or other entries."`
 	Show   lettersShowCmd   `cmd:"" help:"Show entries in full."`
-	Replay lettersReplayCmd `cmd:"" changes:"" help:"Have entries tried again, from their first attempt."`
+	Replay lettersReplayCmd `cmd:"" changes:"" help:"Have entries tried again, as often or for as long as new ones."`
 	Drop   lettersDropCmd   `cmd:"" changes:"" help:"Delete entries that were given up, or delivered webhooks by their ids."`
 }
 
@@ -419,8 +419,8 @@ type lettersReplayCmd struct {
 
 func (lettersReplayCmd) Help() string {
 	return `The queue gives up a transaction that ended its consumers, or failed in another way, 20 times, and one that is not there. A webhook is
-given up that could not be delivered for a day. Later webhooks of the same transaction are delivered without it. Replayed, an entry has all
-attempts again, and a webhook the same id and revision: its receiver can tell that it is old. A delivered webhook can be replayed by its id,
+given up that could not be delivered for a day. Later webhooks of the same transaction are delivered without it. Replayed, an entry may fail as
+often, or for as long, as a new one, and a webhook has the same id and content: its receiver can tell that it is old. A delivered webhook can be replayed by its id,
 for as long as it is kept: see RELAYER_WEBHOOK_RETENTION of "rollcall relayer" and CLIENT_WEBHOOK_RETENTION of "rollcall api". It goes to the
 URL that the target has now.
 

@@ -113,7 +113,7 @@ func (o *Outbox) Show(ctx context.Context, id string) (Item, error) {
 	return item, nil
 }
 
-// Replay makes entries due again, with the same ids and attempts, and no failures. Of those that match the filter it takes the dead ones; if the
+// Replay makes entries due again. It keeps their ids and attempts, and resets their failures. Of those that match the filter it takes the dead ones; if the
 // filter has IDs, the finished ones too. It returns how many it changed. After an error some may have been changed, and another
 // call changes the rest. An entry that dies again meanwhile stays dead.
 //
@@ -147,7 +147,7 @@ func (o *Outbox) Drop(ctx context.Context, f Filter) (int, error) {
 }
 
 // change executes a statement that changes the rows of the CTE "ended": the matching entries that ended before the call.
-func (o *Outbox) change(ctx context.Context, f Filter, change string) (done int, err error) {
+func (o *Outbox) change(ctx context.Context, f Filter, change string) (int, error) {
 	ended := `state = 'dead'` // its own index
 	if len(f.IDs) > 0 {
 		ended = `state <> 'waiting'`
@@ -157,7 +157,7 @@ func (o *Outbox) change(ctx context.Context, f Filter, change string) (done int,
 	if err := o.db.QueryRow(ctx, `SELECT now()`).Scan(&begin); err != nil {
 		return 0, err
 	}
-	for {
+	for done := 0; ; {
 		var ids []string
 		var changed int
 		err := postgres.InTx(ctx, o.db, func(tx pgx.Tx) error {
@@ -168,13 +168,14 @@ func (o *Outbox) change(ctx context.Context, f Filter, change string) (done int,
 			if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 				return err
 			}
-			// In the order of Table.AgainSQL, which also locks dead entries.
+			// The order of the ids is that of Table.AgainSQL, which also locks dead entries. The next statement searches by id alone, as
+			// sqlPickIDs does.
 			slices.Sort(ids)
 			if _, err := tx.Exec(ctx, o.sql.lock, ids); err != nil {
 				return err
 			}
-			changed, err = o.changeIn(ctx, tx, `WITH ended AS MATERIALIZED (SELECT id, state, seq FROM $name
-				WHERE id = ANY($9::text[]) AND `+ended+`)`+change, f.args(begin, ids)...)
+			changed, err = o.changeIn(ctx, tx, `WITH given AS MATERIALIZED (SELECT * FROM $name WHERE id = ANY($9::text[])),
+				ended AS MATERIALIZED (SELECT id, state, seq FROM given WHERE `+ended+`)`+change, f.args(begin, ids)...)
 			return err
 		})
 		if err != nil {
@@ -197,7 +198,7 @@ func (o *Outbox) inChunks(ctx context.Context, sql string, args ...any) (int, er
 	}
 }
 
-// inChunk executes a statement once, as changeIn does.
+// inChunk executes a statement once, as changeIn does, in a transaction of its own.
 func (o *Outbox) inChunk(ctx context.Context, sql string, args ...any) (n int, err error) {
 	err = postgres.InTx(ctx, o.db, func(tx pgx.Tx) error {
 		n, err = o.changeIn(ctx, tx, sql, args...)

@@ -244,7 +244,7 @@ func TestQueue_ClientHasABacklog_OtherIsServed(t *testing.T) {
 	require.Less(t, len(order), 20)
 }
 
-// A transaction that kills its consumers each time is given up, and a replay gives it all attempts again.
+// A transaction that kills its consumers each time is given up, and may fail as often again after a replay.
 func TestQueue_FailsEachTime_IsGivenUpAndReplayed(t *testing.T) {
 	t.Parallel()
 	db := database(t)

@@ -69,18 +69,24 @@ func replayAndDrop(e *env) {
 
 // replayDuringAgain replays dead entries while a change of the domain enqueues them again, in another order than that of their insertion.
 func replayDuringAgain(e *env) {
-	ctx, list := e.t.Context(), entries("a", 250)
+	ctx, list := e.t.Context(), entries("a", 600)
 	slices.Reverse(list)
 	e.insert(list...)
-	for range 20 {
+	for round := range 10 {
 		e.exec(`UPDATE $name SET state = 'dead', settled_at = now()`)
 		again := make(chan error, 1)
 		go func() {
 			again <- postgres.InTx(ctx, e.db, func(tx pgx.Tx) error { return e.box.Again(ctx, tx, list...) })
 		}()
-		e.changed(len(list))(e.box.Replay(ctx, outbox.Filter{}))
+		var f outbox.Filter
+		if round%2 > 0 {
+			f.IDs = ids(list)
+		}
+		e.changed(len(list))(e.box.Replay(ctx, f))
 		require.NoError(e.t, <-again)
 	}
+	e.exec(`UPDATE $name SET state = 'dead', settled_at = now()`)
+	e.changed(len(list))(e.box.Drop(ctx, outbox.Filter{IDs: ids(list)}))
 }
 
 func filters(e *env) {
