@@ -7,7 +7,7 @@
 // A [Source] describes the owner's table, and how a row becomes an event. This package knows no column of the owner's
 // other tables, and the owner writes the rows with its own SQL. Package internal/relayer/events has the Source of a
 // relayer: its payloads come from the rows of transactions. Package internal/dispatch/store has that of the relay path's
-// clients: its rows hold the complete payloads.
+// clients: its rows hold the changes.
 //
 // A process of the owner runs a [Deliverer]. Package deadletter shows operators the deliveries.
 //

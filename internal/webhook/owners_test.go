@@ -21,11 +21,8 @@ var (
 		Letters:    store.WebhookLetters(),
 		Migrations: store.Migrations(),
 		Change: `
-			WITH accepted AS (
-				INSERT INTO relay_transactions (id, client, request_hash, kind, to_address, value_wei, data, digest, gas_limit, speed, webhook)
-				VALUES ($1, 'shop', '', 'direct', decode(repeat('aa', 20), 'hex'), 0, '', '', 21000, 'average', true) ON CONFLICT DO NOTHING
-			), changed AS (INSERT INTO relay_history (tx, revision, status, reason, relayer) VALUES ($1, $2, 'submitted', '', ''))
-			INSERT INTO deliveries (lane, subject, about, revision) SELECT target, $1::uuid || '/' || target, $1, $2::int
+			INSERT INTO deliveries (lane, subject, about, revision, transaction_id, status, status_reason, accepted_at, changed_at)
+			SELECT target, $1::uuid || '/' || target, $1, $2::int, $1::text, 'submitted', '', now(), now()
 			FROM unnest($3::text[]) AS target`,
 	}
 	relayers = webhook.Owner{

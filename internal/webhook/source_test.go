@@ -22,9 +22,8 @@ func TestClients_Body_IsTheChangeOfTheTransaction(t *testing.T) {
 	r := newReceiver(t, nil)
 	id := newTx(t)
 	change(t, db, id, 7, "here")
-	write(t, db, `UPDATE relay_transactions SET created_at = '2026-11-12 13:14:15.678901Z', client_id = 'order-1', status = 'failed', revision = 9`)
-	write(t, db, `UPDATE relay_history SET status = 'mined', reason = $1, tx_hash = decode(repeat('ab', 32), 'hex'), at = '2026-11-12 13:14:16Z'`,
-		"Łódź 東京 \"é\" </script> & 🦊")
+	write(t, db, `UPDATE deliveries SET transaction_id = 'order-1', status = 'mined', status_reason = $1, tx_hash = decode(repeat('ab', 32), 'hex'),
+		accepted_at = '2026-11-12 13:14:15.678901Z', changed_at = '2026-11-12 13:14:16Z'`, "Łódź 東京 \"é\" </script> & 🦊")
 	webhook := only(t, db, id, 7).ID
 	begin := time.Now().Truncate(time.Microsecond)
 	run(t, db, settings(r.target("here")))

@@ -164,3 +164,24 @@ func FuzzParseReport(f *testing.F) {
 		}
 	})
 }
+
+// The answer to a request for the status has the members and values of the client's webhook.
+func TestStatus_HasWhatTheWebhookHas(t *testing.T) {
+	s := start(t, nil, nil)
+	s.atRelayer(s.post(`{"to": `+to+`, "transactionId": "order-1"}`), "r1")
+	body := nested("r1", "mined", 4, time.Now())
+	_, r := s.report(body, signature.HeaderOpenZeppelin, sign(oldSecret, body))
+	require.True(t, r.Changed)
+	_, answer, _ := s.do(http.MethodGet, "/relay/status/order-1", shopKey, "")
+	tx, err := s.store.Get(t.Context(), "shop", "order-1")
+	require.NoError(t, err)
+	payload, err := json.Marshal(tx.View())
+	require.NoError(t, err)
+	var status, sent map[string]any
+	require.NoError(t, json.Unmarshal(answer, &status))
+	require.NoError(t, json.Unmarshal(payload, &sent))
+	require.Len(t, sent, 7)
+	for name, value := range sent {
+		require.Equal(t, value, status[name], name)
+	}
+}

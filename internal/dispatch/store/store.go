@@ -65,8 +65,9 @@ const record = `, history AS (
 		INSERT INTO relay_history (tx, revision, status, reason, relayer, tx_hash)
 		SELECT id, revision, status, status_reason, relayer, tx_hash FROM changed
 	), deliveries AS (
-		INSERT INTO relay_webhooks (lane, subject, about, revision)
-		SELECT client, id || '/' || client, id, revision FROM changed WHERE webhook AND status NOT IN ('queued', 'submitting')
+		INSERT INTO relay_webhooks (lane, subject, about, revision, transaction_id, status, status_reason, tx_hash, accepted_at, changed_at)
+		SELECT client, id || '/' || client, id, revision, coalesce(client_id, id::text), status, status_reason, tx_hash, created_at, updated_at
+		FROM changed WHERE webhook AND status NOT IN ('queued', 'submitting')
 	)`
 
 // columns are those of a row.

@@ -65,15 +65,17 @@ func TestWebhooks_EachReports_TheTransactionAtItsRevision(t *testing.T) {
 	}
 }
 
-// An operator may replay a delivered webhook while its transaction is being purged.
-func TestWebhooks_TransactionDeleted_IsAnError(t *testing.T) {
+// A client may name a transaction between two attempts of a webhook.
+func TestWebhooks_TransactionNamedLater_SameContent(t *testing.T) {
 	f := setup(t)
-	f.submitted("shop", "r1")
-	_, err := f.db.Exec(t.Context(), `DELETE FROM relay_history`)
-	require.NoError(t, err)
-	require.Equal(t, []sent{{err: errNoChange}}, f.webhooks(1))
-	f.submitted("shop", "r2")
-	_, err = f.db.Exec(t.Context(), `DELETE FROM relay_transactions`)
-	require.NoError(t, err)
-	require.Equal(t, []sent{{err: errNoChange}}, f.webhooks(1))
+	tx := transaction("shop")
+	tx.IdempotencyKey = "key"
+	f.accept(tx)
+	f.begin(tx.ID, route, time.Minute)
+	f.accepted(tx.ID, route, "r1")
+	want := f.read(tx.ID).View()
+	again := transaction("shop")
+	again.IdempotencyKey, again.ClientID = "key", "order-1"
+	require.Equal(t, "order-1", f.accept(again).ClientID)
+	require.Equal(t, []sent{{EventTransaction, want, nil}}, f.webhooks(1))
 }

@@ -27,7 +27,7 @@ CREATE TABLE relay_webhooks (
     partition     integer     NOT NULL DEFAULT 0 CHECK (partition BETWEEN 0 AND 1000000),
     lane          text        COLLATE "C" NOT NULL DEFAULT '',
     subject       text        COLLATE "C",
-    payload       bytea,                                    -- none: a webhook reports the transaction's revision, which relay_history has
+    payload       bytea,                                    -- as it is sent, JSON
 
     about         uuid,                                     -- the transaction
     revision      integer     NOT NULL DEFAULT 0
@@ -44,7 +44,7 @@ LOCK TABLE relay_deliveries IN ACCESS EXCLUSIVE MODE;
 -- Of one subject the order of the revisions is that of the numbers. A delivery that was never tried is due; a claim finds
 -- whether a lower revision blocks it. The older program retried for a day after the first claim.
 INSERT INTO relay_webhooks (seq, id, state, claimed_until, attempts, failures, failing_since, settled_at, reason, due_at, created_at,
-    lane, subject, about, revision)
+    lane, subject, payload, about, revision)
 SELECT nextval('relay_webhooks_numbers'), id::text,
     CASE state WHEN 'due' THEN 'waiting' WHEN 'delivered' THEN 'done' ELSE 'dead' END,
     CASE WHEN state = 'due' THEN claimed_until ELSE '-infinity' END, attempts, attempts,
@@ -52,7 +52,7 @@ SELECT nextval('relay_webhooks_numbers'), id::text,
     CASE state WHEN 'delivered' THEN coalesce(delivered_at, now()) WHEN 'dead_letter' THEN now() END, last_error,
     CASE WHEN state = 'due' AND attempts = 0 THEN created_at ELSE next_at END, created_at,
     target,
-    subject || '/' || target, subject, revision
+    subject || '/' || target, convert_to(payload::text, 'UTF8'), subject, revision
 FROM (SELECT * FROM relay_deliveries ORDER BY revision, id OFFSET 0) AS old;
 
 -- Entries that may be claimed, by lane. A claim can use no other index for them.
@@ -107,13 +107,10 @@ LOCK TABLE relay_webhooks IN ACCESS EXCLUSIVE MODE;
 
 INSERT INTO relay_deliveries (id, state, claimed_until, attempts, retry_until, delivered_at, last_error, next_at, created_at,
     subject, revision, payload, target)
-SELECT w.id::uuid, CASE state WHEN 'waiting' THEN 'due' WHEN 'done' THEN 'delivered' ELSE 'dead_letter' END, claimed_until, w.attempts,
-    failing_since + interval '1 day', CASE WHEN state = 'done' THEN settled_at END, w.reason, CASE due_at WHEN 'infinity' THEN now() ELSE due_at END,
-    w.created_at, about, w.revision, jsonb_build_object('transactionId', coalesce(t.client_id, t.id::text), 'hash', '0x' || encode(h.tx_hash, 'hex'),
-        'status', h.status, 'reason', h.reason, 'revision', h.revision,
-        'createdAt', to_char(t.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'updatedAt', to_char(h.at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')), lane
-FROM relay_webhooks w JOIN relay_history h ON h.tx = w.about AND h.revision = w.revision JOIN relay_transactions t ON t.id = w.about;
+SELECT id::uuid, CASE state WHEN 'waiting' THEN 'due' WHEN 'done' THEN 'delivered' ELSE 'dead_letter' END, claimed_until, attempts,
+    failing_since + interval '1 day', CASE WHEN state = 'done' THEN settled_at END, reason, CASE due_at WHEN 'infinity' THEN now() ELSE due_at END,
+    created_at, about, revision, convert_from(payload, 'UTF8')::jsonb, lane
+FROM relay_webhooks;
 
 DROP TABLE relay_webhooks;
 DROP SEQUENCE relay_webhooks_numbers;
