@@ -42,10 +42,10 @@ func (r *Reconciler) askLate(ctx context.Context, l *store.Late, silent *sync.Ma
 	case err != nil:
 		log.Info("relayer not asked", "err", err)
 		return nil
-	case got.Status == upstream.Failed, got.Status == upstream.Canceled, got.Status == upstream.Expired:
-		return r.settle(ctx, l, nil)
-	case got.Status == upstream.Confirmed && got.Hash != (common.Hash{}) && isCall(&got, &tx.Call):
+	case got.Status == dispatch.Confirmed && got.Hash != (common.Hash{}) && isCall(&got, &tx.Call):
 		return r.settle(ctx, l, &got.Hash)
+	case got.Status.Final() && got.Status != dispatch.Confirmed:
+		return r.settle(ctx, l, nil)
 	}
 	return nil
 }

@@ -81,8 +81,9 @@ func TestReconciler_AcceptedLateAndExecuted_IsConfirmed(t *testing.T) {
 // A relayer has canceled, or does not have, what it accepted late. Then the report of the transaction's own relayer counts.
 func TestReconciler_AcceptedLateAndNotExecuted_EndsAsItsRelayerReports(t *testing.T) {
 	for name, end := range map[string]func(*world, string){
-		"canceled": func(w *world, relayerTx string) { w.relayer.Advance(w.t, relayerTx, "canceled") },
-		"lost":     func(w *world, _ string) { w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(404)) },
+		"canceled":  func(w *world, relayerTx string) { w.relayer.Advance(w.t, relayerTx, "canceled") },
+		"cancelled": func(w *world, relayerTx string) { w.relayer.Advance(w.t, relayerTx, "cancelled") }, //nolint:misspell // some documents spell it so
+		"lost":      func(w *world, _ string) { w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(404)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w *world

@@ -297,12 +297,12 @@ func (r *Reconciler) away(ctx context.Context, d *store.Due, log *slog.Logger) e
 
 // swallowed reports whether a relayer has neither sent a transaction nor begun to cancel it.
 func swallowed(t *upstream.Transaction) bool {
-	return t.Status == upstream.Pending && t.Hash == (common.Hash{}) && !t.IsCanceled
+	return t.Pending && t.Hash == (common.Hash{}) && !t.IsCanceled
 }
 
 // executed reports whether a relayer has seen the transaction in a block.
 func executed(t *upstream.Transaction) bool {
-	return (t.Status == upstream.Mined || t.Status == upstream.Confirmed) && t.Hash != (common.Hash{})
+	return (t.Status == dispatch.Mined || t.Status == dispatch.Confirmed) && t.Hash != (common.Hash{})
 }
 
 // withdraw asks a relayer to cancel a transaction that it does not send, and applies the answer. The store has marked the
@@ -348,18 +348,9 @@ func (r *Reconciler) park(ctx context.Context, d *store.Due, reason string, log 
 	return nil
 }
 
-// report applies a relayer's answer; one without a status is none.
+// report applies a relayer's answer.
 func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Transaction, at time.Time, log *slog.Logger) error {
-	if got.Status == "" {
-		return nil
-	}
-	status, ok := dispatch.StatusAt(string(got.Status))
-	if !ok {
-		r.metrics.asked.WithLabelValues("failed").Inc()
-		log.Warn("relayer answers an unknown status", "status", string(got.Status))
-		return nil
-	}
-	u := dispatch.Update{ID: d.ID, Attempt: d.Attempt, RelayerTx: d.RelayerTx, Status: status, Reason: got.Reason, Revision: got.Revision, Known: d.Reported, At: at}
+	u := dispatch.Update{ID: d.ID, Attempt: d.Attempt, RelayerTx: d.RelayerTx, Status: got.Status, Reason: got.Reason, Revision: got.Revision, Known: d.Reported, At: at}
 	if got.CallComplete {
 		u.Call = &dispatch.Call{To: *got.To, Value: got.Value, Data: got.Data}
 	}
@@ -373,7 +364,7 @@ func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Tra
 	result := "unchanged"
 	if applied[0].Changed {
 		result = "changed"
-		log.Info("webhook missing: its change was found at the relayer", "status", string(status))
+		log.Info("webhook missing: its change was found at the relayer", "status", string(got.Status))
 		r.cfg.Queued() // it may be queued again
 	}
 	r.metrics.asked.WithLabelValues(result).Inc()

@@ -291,7 +291,7 @@ type revisioned struct{ Relayer }
 
 func (r revisioned) Get(ctx context.Context, ref upstream.Ref, id string) (upstream.Transaction, error) {
 	got, err := r.Relayer.Get(ctx, ref, id)
-	got.Revision = 1 + slices.Index([]upstream.Status{upstream.Pending, upstream.Submitted, upstream.Mined, upstream.Confirmed}, got.Status)
+	got.Revision = 1 + slices.Index([]dispatch.Status{dispatch.Submitted, dispatch.Mined, dispatch.Confirmed}, got.Status)
 	return got, err
 }
 
@@ -618,7 +618,7 @@ func (s *stopped) Get(ctx context.Context, _ upstream.Ref, id string) (upstream.
 	}
 	select {
 	case <-s.release:
-		return upstream.Transaction{ID: id, Status: upstream.Sent}, nil
+		return upstream.Transaction{ID: id, Status: dispatch.Submitted}, nil
 	case <-ctx.Done():
 		return upstream.Transaction{}, ctx.Err()
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream/upstreamtest"
 )
@@ -76,8 +77,8 @@ func TestGet_Responses(t *testing.T) {
 		"found without the scope":   {respond: respond("200 OK", tx), scope: "s", is: upstream.ErrOtherScope},
 		"without a status":          {respond: respond("200 OK", strings.Replace(tx, `"status":"SUBMITTED",`, "", 1)), code: 200, reason: `status of the transaction: ""`},
 		"a status that is null":     {respond: respond("200 OK", strings.Replace(tx, `"SUBMITTED"`, "null", 1)), code: 200, reason: `status of the transaction: ""`},
-		"an unknown status":         {respond: respond("200 OK", strings.Replace(tx, "SUBMITTED", "Dreaming", 1)), code: 200, reason: `status of the transaction: "dreaming"`},
-		"the key as a status":       {respond: respond("200 OK", strings.Replace(tx, "SUBMITTED", apiKey, 1)), code: 200, reason: "[api key]"},
+		"an unknown status":         {respond: respond("200 OK", strings.Replace(tx, "SUBMITTED", "Dreaming", 1)), code: 200, reason: `status of the transaction: "Dreaming"`},
+		"the key as a status":       {respond: respond("200 OK", strings.Replace(tx, "SUBMITTED", apiKey, 1)), code: 200, reason: "[API key]"},
 		"another transaction":       {respond: respond("200 OK", strings.Replace(tx, "tx-1", "tx-2", 1)), code: 200, reason: "no transaction"},
 		"412":                       {respond: respond("412 Precondition Failed", refusedBody), scope: "s", is: upstream.ErrOtherScope},
 		"404 of a proxy":            {respond: respond("404 Not Found", page), code: 404, reason: "Not Found"},
@@ -114,7 +115,7 @@ func TestGet_Responses(t *testing.T) {
 				require.True(t, at.Equal(got.CreatedAt))
 				got.CreatedAt = time.Time{}
 				require.Equal(t, upstream.Transaction{
-					ID: "tx-1", Hash: common.HexToHash("0x" + strings.Repeat("ab", 32)), Status: upstream.Submitted, Reason: "why", Revision: 4,
+					ID: "tx-1", Hash: common.HexToHash("0x" + strings.Repeat("ab", 32)), Status: dispatch.Submitted, Reason: "why", Revision: 4,
 					IsCanceled: true, To: &receiver, Data: []byte{1}, Value: big.NewInt(9_007_199_254_740_993), CallComplete: true,
 				}, got)
 			}
@@ -183,18 +184,29 @@ func TestCancel_WithoutResponse_IsUnknown(t *testing.T) {
 	}
 }
 
-// All statuses of OpenZeppelin's relayer are answers.
-func TestGet_Statuses_AreKnown(t *testing.T) {
+// Each of a relayer's words is the status that a webhook with the same word reports, in all answers.
+func TestTransaction_Words_AreTheStatusesOfWebhooks(t *testing.T) {
 	t.Parallel()
 	r := upstreamtest.Start(t, upstreamtest.Options{})
 	client := open(t, r.URL(), func(c *upstream.Config) { c.Key = upstreamtest.Key })
-	for _, status := range []upstream.Status{
-		upstream.Pending, upstream.Sent, upstream.Submitted, upstream.Mined, upstream.Confirmed, upstream.Failed, upstream.Canceled, upstream.Expired,
+	for _, word := range []string{
+		"pending", "Sent", "submitted", "MINED", "confirmed", "failed", "canceled", "cancelled", "expired", //nolint:misspell // some documents spell it so
 	} {
-		tx := r.Add(upstreamtest.Transaction{Status: string(status), Value: new(big.Int)})
-		got, err := client.Get(t.Context(), ref, tx.ID)
-		require.NoError(t, err)
-		require.Equal(t, status, got.Status)
+		want, known := dispatch.StatusAt(word)
+		require.True(t, known)
+		tx := r.Add(upstreamtest.Transaction{Status: word, CreatedAt: time.Now()})
+		check := func(got upstream.Transaction, err error) {
+			t.Helper()
+			require.NoError(t, err, word)
+			require.Equal(t, want, got.Status, word)
+			require.Equal(t, word == "pending", got.Pending, word)
+		}
+		check(client.Get(t.Context(), ref, tx.ID))
+		page, err := client.List(t.Context(), ref, 1, 1)
+		check(page.Transactions[0], err)
+		r.Fail(upstreamtest.Cancel, upstreamtest.Respond(200, `{"success":true,"data":{"id":"`+tx.ID+`","status":"`+word+`"},"error":null}`))
+		check(client.Cancel(t.Context(), ref, tx.ID))
+		r.Remove(tx.ID)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"unicode"
 
 	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
 )
 
 // The headers of this project's relayer.
@@ -128,39 +130,15 @@ func (t *text) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Status is a transaction's status, in OpenZeppelin's words.
-type Status string
-
-// The statuses.
-const (
-	Pending   Status = "pending"
-	Sent      Status = "sent"
-	Submitted Status = "submitted"
-	Mined     Status = "mined"
-	Confirmed Status = "confirmed"
-	Failed    Status = "failed"
-	Canceled  Status = "canceled"
-	Expired   Status = "expired"
-)
-
-// known reports whether s is one of the statuses above.
-func (s Status) known() bool {
-	switch s {
-	case Pending, Sent, Submitted, Mined, Confirmed, Failed, Canceled, Expired:
-		return true
-	default:
-		return false
-	}
-}
-
 // Transaction is a transaction as the relayer returned it. Missing values are zero.
 type Transaction struct {
 	ID         string
-	Hash       common.Hash // zero until it was sent
-	Status     Status      // one of the statuses in an answer to Get or Cancel; any text otherwise
-	Reason     string      // of the status
-	Revision   int         // grows with each change; 0: the relayer has none
-	IsCanceled bool        // a no-op takes its nonce, or it was canceled before it was signed
+	Hash       common.Hash     // zero until it was sent
+	Status     dispatch.Status // never "" in an answer to Get or Cancel; otherwise "" if the relayer's word is no known one
+	Pending    bool            // the relayer has accepted and not sent it; the Status is [dispatch.Submitted]
+	Reason     string          // of the status
+	Revision   int             // grows with each change; 0: the relayer has none
+	IsCanceled bool            // a no-op takes its nonce, or it was canceled before it was signed
 
 	To    *common.Address // nil creates a contract
 	Data  []byte
@@ -179,14 +157,38 @@ var (
 
 // decodeTransaction reads a transaction. Only the id is required, because a transaction with another unreadable field still exists.
 func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
+	t, _, err := c.decode(raw)
+	return t, err
+}
+
+// decodeAnswer reads a response about the transaction with an id. It fails without a known status, because another relayer may report
+// one.
+func (c *Client) decodeAnswer(raw json.RawMessage, id string) (Transaction, error) {
+	t, word, err := c.decode(raw)
+	switch {
+	case err != nil:
+		return Transaction{}, err
+	case t.ID != id:
+		return Transaction{}, errNoTransaction
+	case t.Status == "":
+		return Transaction{}, fmt.Errorf("%w: %q", errNoStatus, c.printable(word))
+	}
+	return t, nil
+}
+
+// decode reads a transaction, and returns the relayer's word for its status, too.
+func (c *Client) decode(raw json.RawMessage) (t Transaction, word string, err error) {
 	var b transactionBody
 	if err := json.Unmarshal(raw, &b); err != nil {
-		return Transaction{}, errNoTransaction
+		return Transaction{}, "", errNoTransaction
 	}
 	if !ValidID(b.ID) {
-		return Transaction{}, errNoTransaction
+		return Transaction{}, "", errNoTransaction
 	}
-	t := Transaction{ID: b.ID, Status: Status(strings.ToLower(c.printable(b.Status))), Revision: max(0, b.Revision)}
+	t = Transaction{ID: b.ID, Pending: strings.EqualFold(b.Status, "pending"), Revision: max(0, b.Revision)}
+	if status, known := dispatch.StatusAt(b.Status); known {
+		t.Status = status
+	}
 	if b.Hash != nil {
 		if h, err := hexBytes(*b.Hash); err == nil && len(h) == common.HashLength {
 			t.Hash = common.BytesToHash(h)
@@ -198,22 +200,7 @@ func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
 	t.IsCanceled = b.IsCanceled != nil && *b.IsCanceled
 	t.To, t.Data, t.Value, t.CallComplete = b.Call()
 	t.CreatedAt = instant(b.CreatedAt)
-	return t, nil
-}
-
-// decodeAnswer reads a response about the transaction with an id. It fails without a known status, because another relayer may report
-// one.
-func (c *Client) decodeAnswer(raw json.RawMessage, id string) (Transaction, error) {
-	t, err := c.decodeTransaction(raw)
-	switch {
-	case err != nil:
-		return Transaction{}, err
-	case t.ID != id:
-		return Transaction{}, errNoTransaction
-	case !t.Status.known():
-		return Transaction{}, fmt.Errorf("%w: %q", errNoStatus, string(t.Status))
-	}
-	return t, nil
+	return t, b.Status, nil
 }
 
 func instant(s string) time.Time {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
 )
 
@@ -54,7 +55,7 @@ func Conformance(t *testing.T, target Target) {
 		require.Equal(t, upstream.Accepted, r.Outcome, "%+v", r)
 		require.False(t, r.Fault || r.Stale)
 		require.NotEmpty(t, r.Transaction.ID)
-		require.Contains(t, []upstream.Status{upstream.Pending, upstream.Sent, upstream.Submitted, upstream.Mined, upstream.Confirmed}, r.Transaction.Status)
+		require.Contains(t, []dispatch.Status{dispatch.Submitted, dispatch.Mined, dispatch.Confirmed}, r.Transaction.Status)
 		return r.Transaction
 	}
 
