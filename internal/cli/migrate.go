@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
-	relaystore "github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	dispatchstore "github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
@@ -51,7 +51,7 @@ func (c *MigrateCmd) Run(ctx context.Context, con *Console) error {
 	defer db.Close()
 	var all []schemaVersion
 	// Relayers and the relay path may share a database. Tables that nothing uses cost nothing.
-	for _, m := range []postgres.Migrations{store.Migrations(), relaystore.Migrations(), queue.Migrations()} {
+	for _, m := range []postgres.Migrations{store.Migrations(), dispatchstore.Migrations(), queue.Migrations()} {
 		s, err := c.migrate(ctx, db, m)
 		if err != nil {
 			for _, done := range all {

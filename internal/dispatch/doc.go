@@ -5,12 +5,14 @@
 // Its sub-packages:
 //
 //	api         the HTTP API of clients, and the receiver of relayers' webhooks
-//	store       Postgres: transactions, their history, leases, webhooks of unknown transactions
+//	statuscache the API's answers about statuses, in Redis
+//	store       Postgres: transactions, their history, leases, reports of unknown transactions
 //	queue       the queue between API and consumers: Postgres, SQS or RabbitMQ
 //	consumer    takes entries, chooses a relayer, submits, stores the outcome
 //	fleet       the live relayers by Redis, their load, and the choice among them
 //	upstream    the HTTP client of one relayer
 //	reconciler  asks relayers about transactions without news
+//	health      whether an API or a consumer can work
 //	admin       the operator's functions: a transaction's record, decisions about it
 //	forward     ERC-2771 requests: signatures and calldata
 //
