@@ -27,11 +27,14 @@ type Work struct {
 	Failures int
 	// Reason is that of the latest failure.
 	Reason string
-	// CreatedAt is when the entry was inserted, by the database's clock.
-	CreatedAt time.Time
 	// Data is the value that Table.Scan returned; nil without Table.Columns.
 	Data any
+
+	inserted time.Time // by this process's monotonic clock: the turn has converted the database's time
 }
+
+// Age returns how long ago the entry was inserted. The offset between the clocks of the database and of this process does not count.
+func (w *Work) Age() time.Duration { return max(0, time.Since(w.inserted)) }
 
 // claim is an entry that this process may work on until its lease ends.
 type claim struct {
@@ -101,7 +104,7 @@ func (o *Outbox) run(ctx context.Context, t *turn) error {
 	var d demand
 	var picked, blocked int
 	read := func(rows pgx.Rows) (err error) {
-		t.claims, picked, blocked, err = o.readClaims(rows, begin.Add(t.lease))
+		t.claims, picked, blocked, err = o.readClaims(rows, begin, now, t.lease)
 		return err
 	}
 	switch {
@@ -236,8 +239,9 @@ func keys(claims []*claim) (ids []string, numbers []int64) {
 	return ids, numbers
 }
 
-// readClaims reads the result of a claim, the oldest entries first.
-func (o *Outbox) readClaims(rows pgx.Rows, until time.Time) (claims []*claim, picked, blocked int, err error) {
+// readClaims reads the result of a claim of a turn, the oldest entries first. The turn began at begin by this process's clock, and at now
+// by the database's.
+func (o *Outbox) readClaims(rows pgx.Rows, begin, now time.Time, lease time.Duration) (claims []*claim, picked, blocked int, err error) {
 	for rows.Next() {
 		var id, subject, lane, reason *string
 		var partition, attempts, failures *int
@@ -253,9 +257,9 @@ func (o *Outbox) readClaims(rows pgx.Rows, until time.Time) (claims []*claim, pi
 		if id == nil {
 			continue
 		}
-		c := &claim{number: *number, due: *due, until: until, Work: Work{
+		c := &claim{number: *number, due: *due, until: begin.Add(lease), Work: Work{
 			Entry:    Entry{ID: *id, Lane: *lane, Partition: *partition, Payload: payload},
-			Attempts: *attempts, Failures: *failures, Reason: *reason, CreatedAt: *created,
+			Attempts: *attempts, Failures: *failures, Reason: *reason, inserted: begin.Add(created.Sub(now)),
 		}}
 		if subject != nil {
 			c.Subject = *subject

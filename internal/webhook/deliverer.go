@@ -112,7 +112,7 @@ func (d *Deliverer) deliver(ctx context.Context, w outbox.Work) outbox.Result {
 	m.duration.WithLabelValues(t.name).Observe(end.Sub(begin).Seconds())
 	if fail == nil {
 		m.attempts.WithLabelValues(t.name, "delivered").Inc()
-		m.delay.WithLabelValues(t.name).Observe(max(0, end.Sub(w.CreatedAt).Seconds()))
+		m.delay.WithLabelValues(t.name).Observe(w.Age().Seconds())
 		if t.succeeded() {
 			d.back(ctx, t, w.Lane)
 		}

@@ -60,7 +60,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 func (m *metrics) Began(w outbox.Work) {
 	m.received.Inc()
 	if w.Attempts == 1 {
-		m.wait.Observe(max(0, time.Since(w.CreatedAt).Seconds()))
+		m.wait.Observe(w.Age().Seconds())
 	}
 }
 

@@ -325,13 +325,16 @@ func clocks(e *env) {
 		handle := func(ctx context.Context, w outbox.Work) outbox.Result {
 			mu.Lock()
 			defer mu.Unlock()
+			if w.Age() > time.Hour {
+				e.t.Errorf("%s has the age %v", w.ID, w.Age())
+			}
 			if n := r.add(w); strings.HasPrefix(w.ID, "later") {
 				if n == 1 {
 					began[w.ID] = time.Now()
 					return outbox.Later(2 * time.Second)
 				}
-				if time.Since(began[w.ID]) < 1900*time.Millisecond {
-					e.t.Errorf("%s was repeated after %v", w.ID, time.Since(began[w.ID]))
+				if time.Since(began[w.ID]) < 1900*time.Millisecond || w.Age() < 1900*time.Millisecond {
+					e.t.Errorf("%s was repeated after %v, with the age %v", w.ID, time.Since(began[w.ID]), w.Age())
 				}
 			}
 			return outbox.Finished()
