@@ -49,6 +49,13 @@
 // with pauses up to 30 s, until one succeeds. Then deliveries in backoff are tried at once, and the concurrency grows again
 // with every success.
 //
+// # Without the database
+//
+// A Deliverer that cannot reach the database logs each cause once, and goes on when the database answers. It has no health and no gauge
+// of its own. Its process uses the same database, and reports by its own health that it cannot. A process that cannot deliver alone, for
+// example because a right is missing, must stay in use: it accepts transactions, and other processes deliver their webhooks. If none does,
+// rollcall_webhook_oldest_due_seconds grows, because counting does not depend on delivering.
+//
 // # Where requests may go
 //
 // Private networks are allowed only if configured. Link-local addresses, cloud metadata services and multicast groups
