@@ -231,7 +231,7 @@ func (c *apiCmd) start(p *process.Process) error {
 		return err
 	}
 	var forwards api.Forwards
-	background := []func(context.Context) error{deliverer.Run, s.queue.Run}
+	background := []func(context.Context) error{deliverer.Run, s.webhooks.Run, s.queue.Run}
 	if c.Forward.Address != "" {
 		nodes, err := c.Forward.open(p.Log, p.Registry)
 		if err != nil {

@@ -220,7 +220,7 @@ func (c *consumerCmd) start(p *process.Process) error {
 
 	// They stop in reverse order: the submissions end first, and the parts that they need last.
 	p.Go("relayers", 0, relayers.Run, watch.Run)
-	p.Go("reconciler and queue", 0, reconcile.Run, s.queue.Run)
+	p.Go("reconciler and queue", 0, reconcile.Run, s.queue.Run, s.webhooks.Run)
 	p.Go("submissions", c.Relayers.drain()+drainMargin, submit.Run)
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch/health"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/process"
@@ -52,9 +53,10 @@ func (f *relayStoreFlags) check(p *config.Problems) {
 
 // relayStore is the relay path's database, and the queue.
 type relayStore struct {
-	db    *pgxpool.Pool
-	queue *queue.Queue
-	store *store.Store
+	db       *pgxpool.Pool
+	queue    *queue.Queue
+	webhooks *outbox.Notifier // wakes the APIs, which deliver the clients' webhooks
+	store    *store.Store
 }
 
 // open connects to the database, waits for it, migrates it if configured, and opens the queue.
@@ -88,7 +90,14 @@ func (f *relayStoreFlags) open(ctx context.Context, role string, targets []strin
 	if err != nil {
 		return nil, err
 	}
-	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL, Silent: f.silent, Targets: targets, Logger: log})
+	webhooks, err := outbox.New(s.db, store.Webhooks().Table)
+	if err != nil {
+		return nil, err
+	}
+	s.webhooks = webhooks.NewNotifier(log.With("component", "webhook"), nil)
+	s.store = store.New(s.db, store.Config{
+		Enqueue: queue.EnqueueSQL, Silent: f.silent, Targets: targets, WebhooksStored: s.webhooks.Notify, Logger: log,
+	})
 	return s, nil
 }
 

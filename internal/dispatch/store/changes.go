@@ -78,7 +78,7 @@ func lockOne(ctx context.Context, db pgx.Tx, id uuid.UUID, condition string, arg
 
 // queueChanges writes changes of locked transactions, and the history and webhooks of the visible ones. A change ends
 // the lease: no changed transaction is submitting afterwards.
-func queueChanges(batch *pgx.Batch, changed []change) {
+func (db *dbTx) queueChanges(batch *pgx.Batch, changed []change) {
 	if len(changed) == 0 {
 		return
 	}
@@ -109,9 +109,14 @@ func queueChanges(batch *pgx.Batch, changed []change) {
 				withdrawn_from, relayer, url, relayer_id, scope, tx_hash, revision, attempts, reported, withdrawn, submitted_at, reported_at,
 				withdrawn_at)
 			WHERE t.id = w.id RETURNING t.*, w.visible
-		), changed AS (SELECT * FROM written WHERE visible)`+record+`SELECT`,
+		), changed AS (SELECT * FROM written WHERE visible)`+record+`SELECT `+webhooksStored,
 		ids, visible, open, outstanding, withdrawing, statuses, reasons, txs, froms, relayers, urls, relayerIDs, scopes, hashes, revisions,
-		attempts, reported, withdrawn, submittedAt, reportedAt, withdrawnAt)
+		attempts, reported, withdrawn, submittedAt, reportedAt, withdrawnAt).QueryRow(func(row pgx.Row) error {
+		var stored bool
+		err := row.Scan(&stored)
+		db.webhooksStored = db.webhooksStored || stored
+		return err
+	})
 }
 
 // queueAcceptance keeps the acceptance of a transaction that is not its current submission: a settled one whose end is known, or a late one.

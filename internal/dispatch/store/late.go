@@ -49,7 +49,7 @@ func (s *Store) TakeLate(ctx context.Context) ([]Late, error) {
 	}
 	var failures []error // of single transactions, which do not stop the others
 	for _, id := range queued {
-		if err := pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error { return giveToLate(ctx, db, id) }); err != nil {
+		if err := s.inTx(ctx, func(db *dbTx) error { return giveToLate(ctx, db, id) }); err != nil {
 			failures = append(failures, fmt.Errorf("give %s to the relayer that accepted it late: %w", id, err))
 		}
 	}
@@ -100,7 +100,7 @@ func (s *Store) dueLate(ctx context.Context) ([]Late, error) {
 
 // giveToLate gives a queued transaction to the first one of the relayers that have accepted it late. Another process may settle a late
 // acceptance until the transaction is locked, so it is read after that.
-func giveToLate(ctx context.Context, db pgx.Tx, id uuid.UUID) error {
+func giveToLate(ctx context.Context, db *dbTx, id uuid.UUID) error {
 	tx, err := lockOne(ctx, db, id, `true`)
 	if err != nil || tx == nil || !tx.Late {
 		return err
@@ -115,7 +115,7 @@ func giveToLate(ctx context.Context, db pgx.Tx, id uuid.UUID) error {
 		return nil
 	}
 	batch := new(pgx.Batch)
-	queueChanges(batch, []change{{tx, next}})
+	db.queueChanges(batch, []change{{tx, next}})
 	batch.Queue(forgetAcceptance, id, by.Pool(), by.RelayerTx)
 	return db.SendBatch(ctx, batch).Close()
 }
@@ -125,7 +125,7 @@ func giveToLate(ctx context.Context, db pgx.Tx, id uuid.UUID) error {
 // whether that changed it.
 func (s *Store) SettleLate(ctx context.Context, l *Late, executed *common.Hash) (changed bool, err error) {
 	id := l.Transaction.ID
-	if err = pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error {
+	if err = s.inTx(ctx, func(db *dbTx) error {
 		tx, err := lockOne(ctx, db, id, `true`)
 		if err != nil || tx == nil {
 			return err
@@ -134,7 +134,7 @@ func (s *Store) SettleLate(ctx context.Context, l *Late, executed *common.Hash) 
 		if executed != nil {
 			var next dispatch.Transaction
 			if next, changed = tx.ExecuteLate(l.Route, *executed); changed {
-				queueChanges(batch, []change{{tx, next}})
+				db.queueChanges(batch, []change{{tx, next}})
 				batch.Queue(forgetCalls, []uuid.UUID{id})
 			}
 		}

@@ -97,13 +97,17 @@ func (s *Store) StopWithdrawing(ctx context.Context, at dispatch.Submission) err
 // been sent. Lose reports whether it did.
 func (s *Store) Lose(ctx context.Context, at dispatch.Submission, reason string) (bool, error) {
 	var n int
+	var webhooks bool
 	err := s.db.QueryRow(ctx, `WITH changed AS (
 			UPDATE relay_transactions t SET status = 'unknown', status_reason = $3, outstanding = false, revision = revision + 1,
 				updated_at = now(), checks = 0, check_at = now()
 			WHERE id = $1 AND relayer_tx = $2 AND attempts = $4 AND status IN ('submitted', 'mined') RETURNING t.*
-		)`+record+` SELECT count(*) FROM changed`, at.ID, at.RelayerTx, bounded(reason), at.Attempt).Scan(&n)
+		)`+record+` SELECT count(*), `+webhooksStored+` FROM changed`, at.ID, at.RelayerTx, bounded(reason), at.Attempt).Scan(&n, &webhooks)
 	if err != nil {
 		return false, fmt.Errorf("lose a transaction: %w", err)
+	}
+	if webhooks {
+		s.cfg.WebhooksStored()
 	}
 	return n > 0, nil
 }
@@ -117,7 +121,7 @@ const ResolvableAfter = 2 * time.Minute
 // It reports false, and changes nothing, if the row is not as tx any more, a consumer has its lease, or the decision does not fit: a
 // queued one cannot be queued again, and RelayerTx needs a relayer that has not given it an id yet.
 func (s *Store) Resolve(ctx context.Context, tx *dispatch.Transaction, d dispatch.Resolution, reason string) (done bool, err error) {
-	if err = pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error {
+	if err = s.inTx(ctx, func(db *dbTx) error {
 		locked, err := lockOne(ctx, db, tx.ID, `revision = $2 AND held_until <= now()
 			AND (status <> 'submitting' OR GREATEST(updated_at, requested_at, held_until) < now() - $3::interval)`, tx.Revision, ResolvableAfter)
 		if err != nil || locked == nil {
@@ -128,7 +132,7 @@ func (s *Store) Resolve(ctx context.Context, tx *dispatch.Transaction, d dispatc
 			return nil
 		}
 		batch := new(pgx.Batch)
-		queueChanges(batch, []change{{locked, next}})
+		db.queueChanges(batch, []change{{locked, next}})
 		batch.Queue(forgetCalls, []uuid.UUID{tx.ID})
 		if d.Retry {
 			if locked.RelayerTx != "" {

@@ -29,7 +29,7 @@ func (s *Store) Apply(ctx context.Context, reports []dispatch.Update) (applied [
 	for i := range reports {
 		reports[i].Reason, reports[i].At = bounded(reports[i].Reason), reports[i].At.Truncate(time.Microsecond) // as Postgres stores it
 	}
-	if err = pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error {
+	if err = s.inTx(ctx, func(db *dbTx) error {
 		applied, err = s.applyReports(ctx, db, reports, true)
 		return err
 	}); err != nil {
@@ -44,7 +44,7 @@ func (s *Store) Apply(ctx context.Context, reports []dispatch.Update) (applied [
 // row: the reconciler asks both. Rows are read by arrays of ids, and by a condition that no index can use: with a join, or an index of the
 // open ones, the planner may read all open transactions for each batch. All open rows with an id of a report are locked, in the order of their
 // ids; [Store.Accepted] has locked others before, so the two may deadlock over ids that two relayers have given. Both callers repeat.
-func (s *Store) applyReports(ctx context.Context, db pgx.Tx, reports []dispatch.Update, keep bool) ([]Applied, error) {
+func (s *Store) applyReports(ctx context.Context, db *dbTx, reports []dispatch.Update, keep bool) ([]Applied, error) {
 	relayerTxs := make([]string, len(reports))
 	for i := range reports {
 		relayerTxs[i] = reports[i].RelayerTx
@@ -110,7 +110,7 @@ func (s *Store) applyReports(ctx context.Context, db pgx.Tx, reports []dispatch.
 			requeued = append(requeued, id)
 		}
 	}
-	queueChanges(batch, changes)
+	db.queueChanges(batch, changes)
 	if len(requeued) > 0 {
 		batch.Queue(s.enqueue, requeued)
 	}
@@ -171,7 +171,7 @@ const maxMatched = 1000
 // transactions of other callers, which are kept and never match. MatchReports also removes reports that nothing has claimed for a
 // day, and returns their number.
 func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
-	if err := pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error {
+	if err := s.inTx(ctx, func(db *dbTx) error {
 		var reports []dispatch.Update
 		batch := new(pgx.Batch)
 		// The planner makes a join of EXISTS, and may read the index of all transactions for it.

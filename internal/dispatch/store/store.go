@@ -27,6 +27,9 @@ type Config struct {
 	Silent time.Duration
 	// Stranded is the time after which TakeDue returns a transaction that no relayer has. Default 5 min.
 	Stranded time.Duration
+	// WebhooksStored is called after a commit that has stored webhooks for clients, so that their deliverers can be woken. It must not
+	// block. Default: nothing.
+	WebhooksStored func()
 	// Logger receives acceptances that are refused. Default: discard.
 	Logger *slog.Logger
 }
@@ -51,6 +54,9 @@ func New(db *pgxpool.Pool, cfg Config) *Store {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.WebhooksStored == nil {
+		cfg.WebhooksStored = func() {}
+	}
 	if cfg.Targets == nil {
 		cfg.Targets = []string{}
 	}
@@ -67,8 +73,30 @@ const record = `, history AS (
 	), deliveries AS (
 		INSERT INTO relay_webhooks (lane, subject, about, revision, transaction_id, status, status_reason, tx_hash, accepted_at, changed_at)
 		SELECT client, id || '/' || client, id, revision, coalesce(client_id, id::text), status, status_reason, tx_hash, created_at, updated_at
-		FROM changed WHERE webhook AND status NOT IN ('queued', 'submitting')
+		FROM changed WHERE webhook AND status NOT IN ('queued', 'submitting') RETURNING 1
 	)`
+
+// webhooksStored is the expression for whether [record] has stored webhooks.
+const webhooksStored = `EXISTS (SELECT FROM deliveries)`
+
+// dbTx is a database transaction of the Store.
+type dbTx struct {
+	pgx.Tx
+	webhooksStored bool
+}
+
+// inTx executes do in a database transaction, and wakes the deliverers of the webhooks that it has stored.
+func (s *Store) inTx(ctx context.Context, do func(*dbTx) error) error {
+	var db dbTx
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		db.Tx = tx
+		return do(&db)
+	})
+	if err == nil && db.webhooksStored {
+		s.cfg.WebhooksStored()
+	}
+	return err
+}
 
 // columns are those of a row.
 const columns = `id, client, coalesce(client_id, '') AS client_id, coalesce(idempotency_key, '') AS idempotency_key, request_hash, kind,

@@ -114,6 +114,9 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 		if results[i], err = s.state(ctx, &a); err != nil {
 			results[i] = Begun{State: Held, Until: time.Now().Add(time.Second)} // the others have their leases, and must be submitted
 		}
+		if tx := results[i].Transaction; tx != nil && tx.Status == dispatch.Expired { // maybe just now
+			s.cfg.WebhooksStored()
+		}
 	}
 	return results, nil
 }
@@ -199,14 +202,14 @@ type Acceptance struct {
 // a former one, changes nothing: a lookup has found the other row's, or a relayer with idempotency keys has given an id twice. The row stays
 // submitting then, until an operator resolves it.
 func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
-	err := pgx.BeginFunc(ctx, s.db, func(db pgx.Tx) error { return s.storeAccepted(ctx, db, accepted) })
+	err := s.inTx(ctx, func(db *dbTx) error { return s.storeAccepted(ctx, db, accepted) })
 	if err != nil {
 		return fmt.Errorf("store acceptances: %w", err)
 	}
 	return nil
 }
 
-func (s *Store) storeAccepted(ctx context.Context, db pgx.Tx, accepted []Acceptance) error {
+func (s *Store) storeAccepted(ctx context.Context, db *dbTx, accepted []Acceptance) error {
 	ids, txs, keyless := make([]uuid.UUID, len(accepted)), make([]string, len(accepted)), []string(nil)
 	for i, a := range accepted {
 		if ids[i], txs[i] = a.ID, a.Route.RelayerTx; a.Route.Scope == "" {
@@ -278,7 +281,7 @@ func (s *Store) storeAccepted(ctx context.Context, db pgx.Tx, accepted []Accepta
 			queueAcceptance(batch, a.ID, &a.Route, false, !present[a.ID])
 		}
 	}
-	queueChanges(batch, changes)
+	db.queueChanges(batch, changes)
 	if len(resolved) > 0 {
 		batch.Queue(forgetCalls, resolved)
 	}
@@ -316,14 +319,18 @@ func (s *Store) Park(ctx context.Context, id, holder uuid.UUID, reason string) (
 // end ends a submission by the leaseholder if a condition holds. It reports whether it did.
 func (s *Store) end(ctx context.Context, id, holder uuid.UUID, set, condition, reason string) (bool, error) {
 	var n int
+	var webhooks bool
 	err := s.db.QueryRow(ctx, `WITH changed AS (
 			UPDATE relay_transactions t SET `+set+`, status_reason = $3, holder = NULL, held_until = '-infinity', check_at = now(), checks = 0,
 				revision = revision + 1, updated_at = now()
 			WHERE id = $1 AND holder = $2 AND held_until > now() AND status = 'submitting' AND `+condition+` RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE status <> 'unknown'))`+record+`
-		SELECT count(*) FROM changed`, id, holder, bounded(reason)).Scan(&n)
+		SELECT count(*), `+webhooksStored+` FROM changed`, id, holder, bounded(reason)).Scan(&n, &webhooks)
 	if err != nil {
 		return false, fmt.Errorf("end a submission: %w", err)
+	}
+	if webhooks {
+		s.cfg.WebhooksStored()
 	}
 	return n > 0, nil
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"math/big"
 	"testing"
 	"time"
 
@@ -63,6 +64,83 @@ func TestWebhooks_EachReports_TheTransactionAtItsRevision(t *testing.T) {
 		}
 		require.Equal(t, want, f.webhooks(len(want)))
 	}
+}
+
+// Each change that stores a webhook reports it once it is committed, so that its deliverers are woken. No other change reports one.
+func TestWebhooks_Stored_AreReportedAfterTheCommit(t *testing.T) {
+	f := setup(t)
+	stored, reports := 0, 0
+	f.cfg.WebhooksStored = func() {
+		now := f.count(`SELECT count(*) FROM relay_webhooks`)
+		require.Greater(t, now, stored, "a report without a committed webhook")
+		stored = now
+		reports++
+	}
+	expect := func(change string, n int) {
+		t.Helper()
+		require.Equal(t, f.count(`SELECT count(*) FROM relay_webhooks`), stored, change)
+		require.Equal(t, n, reports, change)
+		reports = 0
+	}
+	begin := func(client string, change ...func(*dispatch.Transaction)) (id, holder uuid.UUID) {
+		t.Helper()
+		tx := transaction(client)
+		for _, c := range change {
+			c(tx)
+		}
+		f.accept(tx)
+		_, holder = f.begin(tx.ID, route, time.Minute)
+		return tx.ID, holder
+	}
+	report := func(relayerTx string, status dispatch.Status) dispatch.Update {
+		return dispatch.Update{RelayerTx: relayerTx, Status: status, At: time.Now()}
+	}
+
+	f.submitted("other", "r0")
+	f.apply(report("r0", dispatch.Mined))
+	expect("a client without a webhook", 0)
+	begin("shop")
+	expect("begin", 0)
+	tx := f.submitted("shop", "r1")
+	expect("accepted", 1)
+	f.apply(report("r1", dispatch.Mined))
+	expect("apply", 1)
+	f.apply(report("r1", dispatch.Mined))
+	expect("apply without a change", 0)
+	lost, err := f.Lose(t.Context(), f.read(tx.ID).Submission(), "")
+	require.NoError(t, err)
+	require.True(t, lost)
+	expect("lose", 1)
+	done, err := f.Resolve(t.Context(), f.read(tx.ID), dispatch.Resolution{Failed: true}, "")
+	require.NoError(t, err)
+	require.True(t, done)
+	expect("resolve", 1)
+
+	id, holder := begin("shop")
+	ok, err := f.Requeue(t.Context(), id, holder, "")
+	require.NoError(t, err)
+	require.True(t, ok)
+	expect("requeue", 0)
+	id, holder = begin("shop")
+	ok, err = f.Fail(t.Context(), id, holder, "")
+	require.NoError(t, err)
+	require.True(t, ok)
+	expect("fail", 1)
+	begin("shop", func(tx *dispatch.Transaction) {
+		tx.Kind, tx.Forward = dispatch.Gasless, &dispatch.Forward{Nonce: new(big.Int), Deadline: 1}
+	})
+	expect("expire", 1)
+
+	f.apply(report("r2", dispatch.Mined)) // of a row that is not stored yet
+	tx = f.submitted("shop", "r2")
+	expect("accepted with an early report", 1)
+	late := route
+	late.Scope, late.RelayerTx = "other", "r3"
+	require.NoError(t, f.Accepted(t.Context(), []Acceptance{{ID: tx.ID, Attempt: 0, Route: late}}))
+	expect("accepted late", 0)
+	_, err = f.SettleLate(t.Context(), &Late{Transaction: tx, Route: late}, &common.Hash{9})
+	require.NoError(t, err)
+	expect("executed late", 1)
 }
 
 // A client may name a transaction between two attempts of a webhook.
