@@ -73,21 +73,6 @@ func TestSubmit_NetworkUnreadable_IsNotSent(t *testing.T) {
 	}
 }
 
-func TestChain_OurRelayer_PublishesIt(t *testing.T) {
-	t.Parallel()
-	client := open(t, ourRelayer(t, nil), func(c *upstream.Config) { c.Key = upstreamtest.Key })
-	info, err := client.Discover(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, uint64(1337), info.ChainID)
-	require.Equal(t, "evm:1337", info.Network)
-	asked, err := client.Chain(t.Context(), info)
-	require.NoError(t, err)
-	require.Equal(t, info.ChainID, asked)
-	now, err := client.Confirm(t.Context(), info)
-	require.NoError(t, err)
-	require.Equal(t, info, now)
-}
-
 func TestChain_Responses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -8,5 +8,5 @@
 //
 // A transaction is pending until a test advances it, or for as long as Options.Mine says.
 //
-// Conformance is the suite that the stand-in and this project's relayer both pass.
+// Conformance is the suite that the stand-in and this project's relayer both pass, the latter in the tests of cmd/rollcall.
 package upstreamtest
