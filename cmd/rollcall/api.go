@@ -165,9 +165,9 @@ func (f *forwardFlags) config() evm.Config {
 }
 
 // handlerConfig returns the configuration of the handler, without what has to be opened.
-func (c *apiCmd) handlerConfig(p *process.Process, starting *startingHealth) api.Config {
+func (c *apiCmd) handlerConfig(p *process.Process) api.Config {
 	cfg := api.Config{
-		Secrets: c.secrets, MaxWebhook: c.MaxWebhook, Version: process.Version(), Health: starting.report, Tracer: p.Tracer,
+		Secrets: c.secrets, MaxWebhook: c.MaxWebhook, Version: process.Version(), Health: p.Health, Tracer: p.Tracer,
 		Registerer: p.Registry, Metrics: p.Metrics(), Logger: p.Log,
 	}
 	cfg.Keys, _ = apikey.Parse(c.APIKeys) // which Check has seen
@@ -185,8 +185,7 @@ func (c *apiCmd) Run(ctx context.Context, con *cli.Console) error {
 
 // start opens the API's parts and starts its stages.
 func (c *apiCmd) start(p *process.Process) error {
-	starting := &startingHealth{}
-	cfg := c.handlerConfig(p, starting)
+	cfg := c.handlerConfig(p)
 	if c.Redis.URL != "" || c.Redis.Host != "" {
 		client, err := redisclient.New(c.Redis.Options())
 		if err != nil {
@@ -211,7 +210,6 @@ func (c *apiCmd) start(p *process.Process) error {
 		return err
 	}
 	p.Serve(web)
-	p.OnStage(starting.stage)
 	hooks, err := c.Hooks.config()
 	if err != nil {
 		return err
@@ -246,7 +244,7 @@ func (c *apiCmd) start(p *process.Process) error {
 	watch := health.New(health.Config{
 		Store: s.store, Components: map[string]health.Component{"queue": {Problem: s.queue.Health}}, Registerer: p.Registry, Logger: p.Log,
 	})
-	starting.monitor.Store(watch)
+	p.ReportHealth(watch.Health)
 	handler.Start(s.store, forwards)
 	p.Started("gasless", c.Forward.Address != "")
 

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +16,6 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/hostlist"
-	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	"github.com/rollcall-dev/rollcall/internal/process"
 )
@@ -156,21 +153,10 @@ func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) error {
 
 // start opens a consumer's parts and starts its stages.
 func (c *consumerCmd) start(p *process.Process) error {
-	starting := &startingHealth{}
-	web, err := httpserver.Open(p.Context(), httpserver.Config{
-		Listen: c.Listen, Connections: 64, Stop: stopTimeout, Logger: p.Log,
-		HTTP: &http.Server{
-			Handler:           health.Handler(starting.report, p.Metrics()),
-			ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: 90 * time.Second,
-			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug),
-		},
-	})
-	if err != nil {
+	// HTTP stays up until the taken entries are done, so that the end can be observed.
+	if err := p.ServeHealth(c.Listen); err != nil {
 		return err
 	}
-	// HTTP stays up until the taken entries are done, so that the end can be observed.
-	p.Serve(web)
-	p.OnStage(starting.stage)
 	c.Store.silent, c.Store.lease = c.Silent, max(c.Relayers.lease(), time.Second)
 	c.Store.drain, c.Store.concurrency = c.Relayers.drain(), c.Concurrency
 	s, err := c.Store.open(p.Context(), "consumer", nil, p.Log, p.Registry, p.Database())
@@ -215,7 +201,7 @@ func (c *consumerCmd) start(p *process.Process) error {
 		Store: s.store, Registerer: p.Registry, Logger: p.Log,
 		Components: map[string]health.Component{"queue": {Problem: s.queue.Health}, "relayers": {Problem: relayers.Health, Class: error.Error}},
 	})
-	starting.monitor.Store(watch)
+	p.ReportHealth(watch.Health)
 	p.Started("redis", c.Redis.Options())
 
 	// They stop in reverse order: the submissions end first, and the parts that they need last.

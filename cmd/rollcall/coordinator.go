@@ -150,13 +150,13 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) error {
 func (c *coordinatorCmd) start(p *process.Process) error {
 	cfg := c.config()
 	web, err := status.Open(p.Context(), status.Config{
-		Listen: c.HTTPListen, Node: c.NodeID, Version: cfg.Version, Interval: c.Health.interval(), Gatherer: p.Registry, Logger: p.Log,
+		Listen: c.HTTPListen, Node: c.NodeID, Version: cfg.Version, Interval: c.Health.interval(), Metrics: p.Metrics(), Starting: p.Starting,
+		Logger: p.Log,
 	})
 	if err != nil {
 		return err
 	}
 	p.Serve(web)
-	p.OnStage(web.Starting)
 	p.Stage("settings")
 	if err := raftMetrics(p.Registry); err != nil {
 		return err

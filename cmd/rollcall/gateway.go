@@ -107,13 +107,12 @@ func (c *gatewayCmd) Run(ctx context.Context, con *cli.Console) error {
 // start opens a gateway's parts and starts its stages.
 func (c *gatewayCmd) start(p *process.Process) error {
 	web, err := foreman.Open(foreman.ServerConfig{
-		Listen: c.Listen, AllowRemote: c.AllowRemote, Hosts: c.Hosts, Metrics: p.Metrics(), Logger: p.Log,
+		Listen: c.Listen, AllowRemote: c.AllowRemote, Hosts: c.Hosts, Metrics: p.Metrics(), Starting: p.Starting, Logger: p.Log,
 	})
 	if err != nil {
 		return err
 	}
 	p.Serve(web)
-	p.OnStage(web.Starting)
 	p.Stage("state folder")
 	source, err := c.foremanConfig()
 	if err != nil {

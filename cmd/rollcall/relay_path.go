@@ -1,26 +1,22 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/health"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
-	"github.com/rollcall-dev/rollcall/internal/process"
 )
 
 // relayStoreFlags are where the relay path's transactions and their queue are: the same for all APIs and consumers.
@@ -124,29 +120,6 @@ func (s *relayStore) Close() (err error) {
 	return err
 }
 
-// startingHealth reports why a process is not up yet, and then what its monitor reports.
-type startingHealth struct {
-	monitor atomic.Pointer[health.Monitor]
-	starts  atomic.Pointer[health.Report] // until there is a monitor
-}
-
-// stage records the stage of the start, and the problem that it waits for.
-func (s *startingHealth) stage(stage, problem string) {
-	s.starts.Store(&health.Report{
-		Status: "unhealthy", Reason: "starting: " + process.Reason(stage, problem), Components: map[string]string{stage: cmp.Or(problem, "starting")},
-	})
-}
-
-func (s *startingHealth) report() health.Report {
-	if m := s.monitor.Load(); m != nil {
-		return m.Health()
-	}
-	if r := s.starts.Load(); r != nil {
-		return *r
-	}
-	return health.Report{Status: "unhealthy", Reason: "starting", Components: map[string]string{}}
-}
-
 // relayerKeys are the API keys for relayers, by the ids of their services; that of "" is for all others.
 type relayerKeys map[string]string
 
@@ -173,6 +146,3 @@ func (k relayerKeys) key(id string) string {
 	}
 	return k[""]
 }
-
-// stopTimeout is how long requests for health and metrics may continue at a consumer's end.
-const stopTimeout = 2 * time.Second

@@ -283,7 +283,8 @@ func (c *relayerCmd) start(p *process.Process) error {
 		return err
 	}
 	handler, err := api.NewHandler(api.Config{
-		Keys: keys, Limit: limits.NewGuard(c.Guard.rates()).AdmitCalls, Version: process.Version(), Metrics: p.Metrics(), Registerer: p.Registry, Logger: p.Log,
+		Starting: p.Starting, Keys: keys, Limit: limits.NewGuard(c.Guard.rates()).AdmitCalls, Version: process.Version(), Metrics: p.Metrics(),
+		Registerer: p.Registry, Logger: p.Log,
 	})
 	if err != nil {
 		return err
@@ -293,7 +294,6 @@ func (c *relayerCmd) start(p *process.Process) error {
 		return err
 	}
 	p.Serve(web)
-	p.OnStage(func(stage, problem string) { handler.Starting(process.Reason(stage, problem)) })
 	parts := &relayerParts{relayerCmd: c, log: p.Log, reg: p.Registry}
 	if err := parts.open(p); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"log/slog"
 	"net/http"
 	"runtime/debug"
 
@@ -63,7 +64,9 @@ func newRegistry() *prometheus.Registry {
 // maxScrapes is the maximum number of concurrent scrapes.
 const maxScrapes = 4
 
-// Metrics serves the registry.
+// Metrics serves the registry. A metric that cannot be read is logged, and does not keep the others from being served.
 func (p *Process) Metrics() http.Handler {
-	return promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+	return promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelError), ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
+	})
 }

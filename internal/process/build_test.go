@@ -1,12 +1,15 @@
 package process
 
 import (
-	"io"
+	"bytes"
+	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,13 +36,26 @@ func TestNewRegistry_ReportsTheBuild(t *testing.T) {
 	require.Fail(t, "no rollcall_build_info")
 }
 
-func TestMetrics_ServesTheRegistry(t *testing.T) {
+// A metric that cannot be read is logged, and all others are served.
+func TestMetrics_OneFails_ServesTheOthers(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
-	(&Process{Registry: newRegistry()}).Metrics().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-	body, err := io.ReadAll(w.Body)
-	require.NoError(t, err)
+	var log bytes.Buffer
+	p := &Process{Registry: newRegistry(), Log: slog.New(slog.NewTextHandler(&log, nil))}
+	p.Registry.MustRegister(failing{})
+	p.Metrics().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	require.Equal(t, http.StatusOK, w.Code)
 	for _, name := range []string{"rollcall_build_info{", "go_goroutines ", "process_open_fds "} {
-		require.Contains(t, string(body), "\n"+name)
+		require.Contains(t, w.Body.String(), "\n"+name)
 	}
+	require.Contains(t, log.String(), "not read")
+}
+
+// failing is a collector whose only metric cannot be read.
+type failing struct{}
+
+func (failing) Describe(chan<- *prometheus.Desc) {}
+
+func (failing) Collect(to chan<- prometheus.Metric) {
+	to <- prometheus.NewInvalidMetric(prometheus.NewDesc("rollcall_failing", "x", nil, nil), errors.New("not read"))
 }

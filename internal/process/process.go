@@ -32,7 +32,7 @@ type Role struct {
 	LimitWarnings bool
 }
 
-// Process is a role while it runs. Its methods are called by the role's function, in one goroutine.
+// Process is a role while it runs. Its methods are called by the role's function, in one goroutine, unless they state otherwise.
 type Process struct {
 	// Log is the role's log.
 	Log *slog.Logger
@@ -51,8 +51,8 @@ type Process struct {
 	started   bool
 
 	mu             sync.Mutex
-	stage, problem string
-	report         func(stage, problem string)
+	stage, problem string        // of the start
+	report         func() Health // nil until ReportHealth
 }
 
 // Server is an HTTP server that listens already.
@@ -71,7 +71,7 @@ type Server interface {
 func (r Role) Run(ctx context.Context, start func(*Process) error) (err error) {
 	log, last := r.Log.Logger(r.Stderr)
 	defer last(r.Name+" failed", &err)
-	p := &Process{Log: log, Registry: newRegistry(), Tracer: tracing.Off(), role: r, unlimited: log, report: func(string, string) {}}
+	p := &Process{Log: log, Registry: newRegistry(), Tracer: tracing.Off(), role: r, unlimited: log}
 	if r.LimitWarnings {
 		p.Log = slog.New(warnings.Limit(log.Handler()))
 	}
@@ -119,36 +119,16 @@ func (p *Process) fail(err error) { p.cancel(&failure{err}) }
 // Context returns the context of the start. It ends when the process is told to stop, and when a stage fails.
 func (p *Process) Context() context.Context { return p.ctx }
 
-// OnStage has report called with the present stage and each later one, and with the problem that it waits for, "" if there is none. report
-// must not block.
-func (p *Process) OnStage(report func(stage, problem string)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.report = report
-	if p.stage != "" {
-		p.report(p.stage, p.problem)
-	}
-}
-
-// Reason returns the text of a stage and its problem.
-func Reason(stage, problem string) string {
-	if problem == "" {
-		return stage
-	}
-	return stage + ": " + problem
-}
-
 // Stage names the part of the start that begins.
 func (p *Process) Stage(name string) {
-	p.Log.Debug("starting", "stage", name)
 	p.set(name, "")
+	p.Log.Debug("starting", "stage", name)
 }
 
 func (p *Process) set(stage, problem string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stage, p.problem = stage, problem
-	p.report(stage, problem)
 }
 
 // Database begins the stage of the database, and returns a function for [postgres.Config] and [postgres.Migrations] that reports and

@@ -280,23 +280,51 @@ func TestRun_StageExceedsItsLimit_IsLeftBehind(t *testing.T) {
 	})
 }
 
-// Health has the name of the stage, and the problem that it waits for, from the first second.
-func TestStage_IsReported(t *testing.T) {
+// Health has the name of the stage, and the problem that it waits for, from the first second, and then what the role reports.
+func TestServeHealth_ReportsStagesAndThenTheRole(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	j := new(journal)
 	ctx, stop := context.WithCancel(t.Context())
-	require.NoError(t, Role{Name: "relayer", Stderr: &out, LimitWarnings: true}.Run(ctx, func(p *Process) error {
-		p.Stage("settings")
-		p.OnStage(func(stage, problem string) { j.add(stage + ":" + problem) })
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	require.NoError(t, Role{Name: "consumer", Stderr: &out, LimitWarnings: true}.Run(ctx, func(p *Process) error {
+		require.NoError(t, p.ServeHealth("127.0.0.1:0"))
+		get := func(path string) (int, string) {
+			res, err := client.Get("http://" + p.address.String() + path)
+			require.NoError(t, err)
+			body, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			return res.StatusCode, string(body)
+		}
+		reports := func(code int, want string) {
+			t.Helper()
+			for _, path := range []string{"/health", "/ready"} {
+				got, body := get(path)
+				require.Equal(t, code, got, path)
+				require.JSONEq(t, want, body, path)
+			}
+		}
+		require.Equal(t, "starting", p.Starting())
+		reports(503, `{"ready": false, "status": "unhealthy", "reason": "starting", "components": {}}`)
 		waiting := p.Database()
+		require.Equal(t, "starting: database", p.Starting())
+		reports(503, `{"ready": false, "status": "unhealthy", "reason": "starting: database", "components": {"database": "starting"}}`)
 		waiting(&net.OpError{Op: "dial", Err: errors.New("connection refused")})
-		p.Stage("nodes")
+		require.Equal(t, "starting: database: unreachable", p.Starting())
+		reports(503, `{"ready": false, "status": "unhealthy", "reason": "starting: database: unreachable", "components": {"database": "unreachable"}}`)
+		p.Stage("chain")
+		reports(503, `{"ready": false, "status": "unhealthy", "reason": "starting: chain", "components": {"chain": "starting"}}`)
+		p.ReportHealth(func() Health {
+			return Health{Ready: true, Status: "degraded", Components: map[string]string{"queue": "unavailable"}}
+		})
+		reports(200, `{"ready": true, "status": "degraded", "components": {"queue": "unavailable"}}`)
+		code, metrics := get("/metrics")
+		require.Equal(t, 200, code)
+		require.Contains(t, metrics, "rollcall_build_info")
 		p.Started()
 		stop()
 		return nil
 	}))
-	require.Equal(t, []string{"settings:", "database:", "database:unreachable", "nodes:"}, j.all())
 	require.Contains(t, out.String(), `"msg":"waiting for the database","err":"dial: connection refused"`)
 }
 

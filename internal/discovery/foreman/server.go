@@ -33,6 +33,8 @@ type ServerConfig struct {
 	Hosts []string
 	// Metrics is served at /metrics, if set.
 	Metrics http.Handler
+	// Starting returns what the start waits for, as "starting: state folder"; it is called until Start. "starting" by default.
+	Starting func() string
 	// Logger receives the server's log; by default there is none.
 	Logger *slog.Logger
 }
@@ -62,8 +64,7 @@ type Server struct {
 	server *httpserver.Server
 	// decoding has a value while a body is decoded. One at a time bounds the memory, which is many times the body's.
 	decoding chan struct{}
-	parts    atomic.Pointer[Parts]  // nil until Start
-	waits    atomic.Pointer[string] // the stage of the start; nil at first
+	parts    atomic.Pointer[Parts] // nil until Start
 }
 
 const (
@@ -78,6 +79,9 @@ const (
 // Open listens. The server answers requests once Run runs.
 func Open(cfg ServerConfig) (*Server, error) {
 	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:7401")
+	if cfg.Starting == nil {
+		cfg.Starting = func() string { return "starting" }
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -109,14 +113,6 @@ func Open(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Starting sets the stage of the start, and the problem that it waits for, "" if there is none, which are reported until Start.
-func (s *Server) Starting(stage, problem string) {
-	if problem != "" {
-		stage += ": " + problem
-	}
-	s.waits.Store(&stage)
-}
-
 // Start sets what the server offers. It is called once.
 func (s *Server) Start(p Parts) { s.parts.Store(&p) }
 
@@ -127,11 +123,9 @@ func (s *Server) afterStart(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		what := "the gateway is starting"
-		if stage := s.waits.Load(); stage != nil {
-			what += ": " + *stage
-		}
-		writeProblem(w, http.StatusServiceUnavailable, &Problem{What: what, Where: "gateway", How: "nothing was changed; try again"})
+		writeProblem(w, http.StatusServiceUnavailable, &Problem{
+			What: "the gateway is " + s.cfg.Starting(), Where: "gateway", How: "nothing was changed; try again",
+		})
 	})
 }
 

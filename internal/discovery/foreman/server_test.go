@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -358,7 +359,12 @@ func TestOpen_RemoteAddress_NeedsAllowRemote(t *testing.T) {
 // A gateway whose state is not loaded yet answers, and stores nothing.
 func TestServer_BeforeStart_ReportsTheStage(t *testing.T) {
 	t.Parallel()
-	s, err := Open(ServerConfig{Listen: "127.0.0.1:0", Metrics: promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})})
+	var starting atomic.Value
+	starting.Store("starting")
+	s, err := Open(ServerConfig{
+		Listen: "127.0.0.1:0", Metrics: promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{}),
+		Starting: func() string { return starting.Load().(string) },
+	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
@@ -375,9 +381,7 @@ func TestServer_BeforeStart_ReportsTheStage(t *testing.T) {
 		}
 	}
 	reports("the gateway is starting")
-	s.Starting("state folder", "")
-	reports("the gateway is starting: state folder")
-	s.Starting("state folder", "locked")
+	starting.Store("starting: state folder: locked")
 	reports("the gateway is starting: state folder: locked")
 	require.Equal(t, http.StatusOK, request(t, "GET", url+"/metrics", "", "").code)
 	f := start(t, Config{StartupWait: -1})

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
@@ -25,7 +24,7 @@ import (
 func BenchmarkStatus(b *testing.B) {
 	raw, err := proto.Marshal(many(10_000))
 	require.NoError(b, err)
-	s := newServer(Config{Gatherer: prometheus.DefaultGatherer, Logger: slog.New(slog.DiscardHandler)})
+	s := newServer(Config{Logger: slog.New(slog.DiscardHandler)})
 	s.Start(Cluster{
 		Directory: fsm.New(), Led: func() bool { return true },
 		Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) {

@@ -10,9 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/rollcall-dev/rollcall/fsm"
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -53,8 +50,10 @@ type Config struct {
 	// Interval is this node's configured time between two health checks of a service; reported while there is no
 	// leader.
 	Interval time.Duration
-	// Gatherer provides /metrics; prometheus.DefaultGatherer by default.
-	Gatherer prometheus.Gatherer
+	// Metrics is served at /metrics, if set.
+	Metrics http.Handler
+	// Starting returns what the start waits for, as "starting: disk"; it is called until Start. "starting" by default.
+	Starting func() string
 	Logger   *slog.Logger // discards by default
 }
 
@@ -65,7 +64,6 @@ type Server struct {
 	cfg     Config
 	log     *slog.Logger
 	started atomic.Pointer[started] // nil until Start
-	waits   atomic.Pointer[string]  // the stage of the start; nil at first
 }
 
 // started is what the server needs to report on a node.
@@ -76,8 +74,8 @@ type started struct {
 
 // Open starts listening.
 func Open(ctx context.Context, cfg Config) (*Server, error) {
-	if cfg.Gatherer == nil {
-		cfg.Gatherer = prometheus.DefaultGatherer
+	if cfg.Starting == nil {
+		cfg.Starting = func() string { return "starting" }
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -102,14 +100,6 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Starting sets the stage of the start, and the problem that it waits for, "" if there is none, which are reported until Start.
-func (s *Server) Starting(stage, problem string) {
-	if problem != "" {
-		stage += ": " + problem
-	}
-	s.waits.Store(&stage)
-}
-
 // Start sets the node that the server reports on. It is called once, before Close.
 func (s *Server) Start(c Cluster) {
 	s.started.Store(&started{c, newSource(c.Status, c.Led, func(a *rollcallv1.GetStatusResponse, age time.Duration) page {
@@ -118,12 +108,7 @@ func (s *Server) Start(c Cluster) {
 }
 
 // errStarting returns why there is no report on a node yet.
-func (s *Server) errStarting() error {
-	if stage := s.waits.Load(); stage != nil {
-		return fmt.Errorf("the coordinator is starting: %s", *stage)
-	}
-	return errors.New("the coordinator is starting")
-}
+func (s *Server) errStarting() error { return errors.New("the coordinator is " + s.cfg.Starting()) }
 
 func newServer(cfg Config) *Server {
 	return &Server{cfg: cfg, log: cfg.Logger.With("component", "status")}
@@ -146,20 +131,20 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /status", s.status)
 	mux.HandleFunc("GET /healthz", s.probe(func(*started) error { return nil }))
 	mux.HandleFunc("GET /readyz", s.probe(func(node *started) error { return node.Ready() }))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(s.log.Handler(), slog.LevelError),
-		ErrorHandling:       promhttp.ContinueOnError,
-		MaxRequestsInFlight: 4,
-	}))
+	if s.cfg.Metrics != nil {
+		mux.Handle("GET /metrics", s.cfg.Metrics)
+	}
 	return mux
 }
 
 // probe answers 200, or 503 with the problem, or with the stage of the start.
 func (s *Server) probe(problem func(*started) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		err := s.errStarting()
+		var err error
 		if node := s.started.Load(); node != nil {
 			err = problem(node)
+		} else {
+			err = s.errStarting()
 		}
 		if err != nil {
 			text(w, http.StatusServiceUnavailable, "not ready: "+err.Error())

@@ -18,7 +18,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -324,11 +323,8 @@ func TestStatus_LeaderLost_DropsTheLastAnswer(t *testing.T) {
 func TestServer_HealthReadinessAndMetrics_AreServed(t *testing.T) {
 	t.Parallel()
 	var notReady atomic.Bool
-	reg := prometheus.NewRegistry()
-	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_things_total", Help: "x"})
-	reg.MustRegister(c)
-	c.Add(3)
-	s := serve(t, Config{Gatherer: reg}, Cluster{Ready: func() error {
+	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "rollcall_things_total 3") })
+	s := serve(t, Config{Metrics: metrics}, Cluster{Ready: func() error {
 		if notReady.Load() {
 			return errors.New("catching up")
 		}
@@ -357,7 +353,12 @@ func TestServer_HealthReadinessAndMetrics_AreServed(t *testing.T) {
 // A coordinator whose node is not open yet answers, and is neither alive nor ready for others.
 func TestServer_BeforeStart_ReportsTheStage(t *testing.T) {
 	t.Parallel()
-	s, err := Open(t.Context(), Config{Listen: "127.0.0.1:0", Node: "node-1", Gatherer: prometheus.NewRegistry()})
+	var starting atomic.Value
+	starting.Store("starting")
+	s, err := Open(t.Context(), Config{
+		Listen: "127.0.0.1:0", Node: "node-1", Starting: func() string { return starting.Load().(string) },
+		Metrics: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
@@ -380,9 +381,7 @@ func TestServer_BeforeStart_ReportsTheStage(t *testing.T) {
 		require.Equal(t, []string{want}, got.Notes)
 	}
 	reports("the coordinator is starting")
-	s.Starting("disk", "")
-	reports("the coordinator is starting: disk")
-	s.Starting("disk", "locked")
+	starting.Store("starting: disk: locked")
 	reports("the coordinator is starting: disk: locked")
 	code, _ := get(t, s, "/metrics")
 	require.Equal(t, 200, code)

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/health"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/statuscache"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
@@ -27,6 +26,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
 	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
+	"github.com/rollcall-dev/rollcall/internal/process"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
@@ -59,7 +59,7 @@ type Config struct {
 	// Stored is called after a transaction was stored, so that the queue need not wait for its poll. Default: nothing.
 	Stored func()
 	// Health returns the health that /health and /ready report, at once.
-	Health func() health.Report
+	Health func() process.Health
 	// Metrics is served at /metrics without a key.
 	Metrics    http.Handler
 	Registerer prometheus.Registerer

@@ -17,11 +17,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/health"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
+	"github.com/rollcall-dev/rollcall/internal/process"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
@@ -55,7 +55,7 @@ func start(t *testing.T, edit func(*Config), forwards Forwards) *server {
 	cfg := Config{
 		Keys:    []apikey.Key{{Name: "shop", Key: shopKey}, {Name: "other", Key: otherKey}, {Name: "watcher", Key: readerKey, Role: apikey.Reader}},
 		Secrets: []signature.Key{secret(t, newSecret), secret(t, oldSecret)}, Version: "test",
-		Health: func() health.Report { return health.Report{Ready: true, Status: "healthy"} }, Logger: slog.New(tracing.LogIDs(slog.NewTextHandler(s.log, nil))),
+		Health: func() process.Health { return process.Health{Ready: true, Status: "healthy"} }, Logger: slog.New(tracing.LogIDs(slog.NewTextHandler(s.log, nil))),
 	}
 	if edit != nil {
 		edit(&cfg)

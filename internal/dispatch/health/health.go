@@ -3,10 +3,8 @@ package health
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"log/slog"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -18,15 +16,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/process"
 )
-
-// Report is the health of a process.
-type Report struct {
-	Ready      bool              `json:"ready"`
-	Status     string            `json:"status"` // healthy, degraded or unhealthy
-	Reason     string            `json:"reason,omitempty"`
-	Components map[string]string `json:"components"` // the class of the problem of each; "" if it has none
-}
 
 // Component is a dependency besides the database.
 type Component struct {
@@ -129,9 +120,9 @@ func (m *Monitor) read(ctx context.Context) {
 }
 
 // Health returns the health as of now.
-func (m *Monitor) Health() Report {
+func (m *Monitor) Health() process.Health {
 	m.mu.Lock()
-	r := Report{Status: "healthy", Ready: m.database == "", Components: map[string]string{"database": m.database}}
+	r := process.Health{Status: "healthy", Ready: m.database == "", Components: map[string]string{"database": m.database}}
 	m.mu.Unlock()
 	for name, c := range m.cfg.Components {
 		r.Components[name] = ""
@@ -154,22 +145,4 @@ func (m *Monitor) Health() Report {
 	}
 	r.Reason = strings.Join(problems, "; ")
 	return r
-}
-
-// Handler serves a report at /health and /ready, with 503 unless it is ready, and metrics at /metrics.
-func Handler(report func() Report, metrics http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	serve := func(w http.ResponseWriter, _ *http.Request) {
-		now := report()
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		if !now.Ready {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		_ = json.NewEncoder(w).Encode(now) // the client has gone
-	}
-	mux.HandleFunc("GET /health", serve)
-	mux.HandleFunc("GET /ready", serve)
-	mux.Handle("GET /metrics", metrics)
-	return mux
 }

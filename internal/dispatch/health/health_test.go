@@ -3,10 +3,7 @@ package health_test
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +20,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/health"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	"github.com/rollcall-dev/rollcall/internal/process"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -77,7 +75,7 @@ func TestMonitor_DependenciesFail_ReportsThem(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- m.Run(ctx) }()
-	becomes := func(status string) health.Report {
+	becomes := func(status string) process.Health {
 		t.Helper()
 		require.Eventually(t, func() bool { return m.Health().Status == status }, 2*time.Minute, time.Millisecond)
 		return m.Health()
@@ -96,17 +94,7 @@ func TestMonitor_DependenciesFail_ReportsThem(t *testing.T) {
 	require.Equal(t, map[string]string{"database": "unreachable", "queue": "unavailable", "relayers": "none is listed"}, r.Components)
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "user=alice database=sales") }, 2*time.Minute, time.Millisecond)
 
-	server := httptest.NewServer(health.Handler(m.Health, http.NotFoundHandler()))
-	resp, err := http.Get(server.URL + "/ready")
-	require.NoError(t, err)
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-	require.JSONEq(t, `{"ready": false, "status": "unhealthy", "reason": "database: unreachable; queue: unavailable; relayers: none is listed",
-		"components": {"database": "unreachable", "queue": "unavailable", "relayers": "none is listed"}}`, string(body))
-	server.Close()
-	http.DefaultClient.CloseIdleConnections()
+	require.Equal(t, "database: unreachable; queue: unavailable; relayers: none is listed", r.Reason)
 
 	stored.err.Store(nil)
 	broker.Store(nil)

@@ -27,7 +27,9 @@ import (
 type Config struct {
 	// Service is the relayer. Without one the Handler responds that the relayer is starting, until Start.
 	Service relayer.Service
-	Keys    []apikey.Key
+	// Starting returns the reason that /health reports until Start, such as "starting: database". "starting" by default.
+	Starting func() string
+	Keys     []apikey.Key
 	// Version is the program's version, for the API's description.
 	Version string
 	// Limit bounds callers' requests to nodes and signers: it accepts this many calls of a caller, or fails with a
@@ -44,16 +46,16 @@ type Config struct {
 
 // Handler serves the API's requests.
 type Handler struct {
-	service relayer.Service // set once started is true
-	started atomic.Bool
-	waits   atomic.Pointer[string] // why it is not started yet
-	keys    apikey.Set
-	limit   func(caller string, calls int) error
-	timeout time.Duration
-	log     *slog.Logger
-	metrics *metrics
-	mux     *http.ServeMux
-	openAPI []byte
+	service  relayer.Service // set once started is true
+	started  atomic.Bool
+	starting func() string // why it is not started yet
+	keys     apikey.Set
+	limit    func(caller string, calls int) error
+	timeout  time.Duration
+	log      *slog.Logger
+	metrics  *metrics
+	mux      *http.ServeMux
+	openAPI  []byte
 
 	lists, rpcs       semaphore
 	slowReaderTimeout time.Duration // for a response that holds a slot
@@ -70,17 +72,21 @@ func NewHandler(cfg Config) (*Handler, error) {
 		return nil, fmt.Errorf("a request timeout of %v is above %v", cfg.RequestTimeout, maxRequestTimeout)
 	}
 	h := &Handler{
-		keys:    keys,
-		limit:   cfg.Limit,
-		timeout: cmp.Or(cfg.RequestTimeout, 25*time.Second),
-		log:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("component", "api"),
-		metrics: newMetrics(cfg.Registerer),
-		mux:     http.NewServeMux(),
+		starting: cfg.Starting,
+		keys:     keys,
+		limit:    cfg.Limit,
+		timeout:  cmp.Or(cfg.RequestTimeout, 25*time.Second),
+		log:      cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("component", "api"),
+		metrics:  newMetrics(cfg.Registerer),
+		mux:      http.NewServeMux(),
 
 		lists:             newSemaphore(maxLists, "too many lists of transactions at once"),
 		rpcs:              newSemaphore(maxRPCs, "too many calls of nodes at once"),
 		slowReaderTimeout: slowReaderTimeout,
 		ignoreTimeout:     ignoreTimeout,
+	}
+	if h.starting == nil {
+		h.starting = func() string { return "starting" }
 	}
 	if h.limit == nil {
 		h.limit = func(string, int) error { return nil }
@@ -269,19 +275,12 @@ func (h *Handler) Start(s relayer.Service) {
 	h.started.Store(true)
 }
 
-// Starting sets the reason that /health reports until Start.
-func (h *Handler) Starting(reason string) { h.waits.Store(&reason) }
-
 // health returns the relayer's health, or why there is none yet.
 func (h *Handler) health() relayer.Health {
 	if h.started.Load() {
 		return h.service.Health()
 	}
-	reason := "starting"
-	if waits := h.waits.Load(); waits != nil {
-		reason += ": " + *waits
-	}
-	return relayer.Health{Reason: reason}
+	return relayer.Health{Reason: h.starting()}
 }
 
 var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}
