@@ -3,11 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 )
 
 // held is a role whose start is held at a stage.
@@ -99,6 +107,86 @@ func TestDiscoveryRoles_DuringStart_ReportTheStage(t *testing.T) {
 			h.release()
 			h.await(t, "http://"+c.http+"/healthz")
 			require.Zero(t, h.stop(), "%s", &h.log)
+		})
+	}
+}
+
+// keystoreSettings sets the variables of a relayer whose keys are in a keystore, and whose database is away.
+func keystoreSettings(t *testing.T, folder, password string) {
+	t.Helper()
+	for name, value := range map[string]string{
+		"DATABASE_URL": "postgres://" + freeAddress(t) + "/x", "RELAYER_CHAIN_ID": "1337", "RELAYER_RPC_URLS": "http://127.0.0.1:1",
+		"RELAYER_API_KEYS": "me:" + someAPIKey, "RELAYER_KEYSTORE_DIR": folder, "RELAYER_KEYSTORE_PASSWORD": password,
+	} {
+		t.Setenv(name, value)
+	}
+}
+
+// reaches waits until /health of a starting relayer has a reason.
+func reaches(t *testing.T, b *background, listen, want string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		select {
+		case <-b.done:
+			t.Errorf("it ended with %d", b.code)
+			return true
+		default:
+			code, body := get("http://" + listen + "/health")
+			return code == http.StatusServiceUnavailable && body["reason"] == want
+		}
+	}, 2*time.Minute, time.Millisecond, "%s", &b.log)
+}
+
+// The keystore takes a processor twenty seconds. The stop ends that.
+func TestRelayer_OpensKeystore_HTTPAnswers(t *testing.T) {
+	folder, listen := t.TempDir(), freeAddress(t)
+	sealed := fmt.Sprintf(`{"version":3,"crypto":{"cipher":"aes-128-ctr","cipherparams":{"iv":"%032x"},"ciphertext":"%064x","mac":"%064x",`+
+		`"kdf":"pbkdf2","kdfparams":{"c":1048576,"prf":"hmac-sha256","dklen":32,"salt":"00"}}}`, 0, 0, 0)
+	for i := range 100 {
+		require.NoError(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("relayer-%d.json", i)), []byte(sealed), 0o600))
+	}
+	keystoreSettings(t, folder, "any")
+	b := start(t, "relayer", "--listen", listen)
+	reaches(t, b, listen, "starting: keys")
+	require.Zero(t, b.stop(), "%s", &b.log)
+}
+
+// A keystore that cannot be used ends the relayer as all wrong settings do.
+func TestRelayer_Keystore_IsCheckedByTheStart(t *testing.T) {
+	const password, wrong = "correct horse battery staple", "Tr0ub4dor"
+	folder, keys := t.TempDir(), signertest.Keys(t, "keystore", 2)
+	signertest.WriteKeystore(t, folder, password, keys...)
+	keystoreSettings(t, folder, password)
+	t.Run("right password", func(t *testing.T) {
+		listen := freeAddress(t)
+		b := start(t, "relayer", "--listen", listen)
+		reaches(t, b, listen, "starting: database: unreachable")
+		require.Zero(t, b.stop())
+	})
+	for name, c := range map[string]struct {
+		secret, want string
+		settings     map[string]string
+	}{
+		"wrong password": {
+			wrong, folder + "/relayer-0.json: the password does not open it, or it is damaged", map[string]string{"RELAYER_KEYSTORE_PASSWORD": wrong},
+		},
+		"funding key is a relayer's": {
+			keys[1].Hex(), "RELAYER_TOPUP_KEY: the funding key must not be a relayer's: ", map[string]string{
+				"RELAYER_TOPUP_KEY": keys[1].Hex(), "RELAYER_TOPUP_THRESHOLD": "1", "RELAYER_TOPUP_TARGET": "2", "RELAYER_TOPUP_MAX_PER_DAY": "3",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for name, value := range c.settings {
+				t.Setenv(name, value)
+			}
+			r := rollcall(t, "relayer", "--listen", "127.0.0.1:0")
+			require.Equal(t, cli.ExitUsage, r.code)
+			lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
+			require.Contains(t, lines[0], "listening for HTTP")
+			require.Contains(t, lines[len(lines)-1], `"msg":"relayer failed"`)
+			require.Contains(t, lines[len(lines)-1], c.want)
+			require.NotContains(t, r.stderr, c.secret)
 		})
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/big"
 	"os"
 	"time"
@@ -50,7 +51,7 @@ type relayerCmd struct {
 	Hook             hookFlags            `embed:"" group:"Webhooks" prefix:"webhook-"`
 	Log              process.LogFlags     `embed:"" group:"Log" prefix:"log-"`
 
-	ring *signer.Ring // what the environment has, read by Check
+	keys *signer.Keys // those of the environment, read by Check
 }
 
 func (relayerCmd) Help() string {
@@ -127,21 +128,21 @@ func (c *relayerCmd) Check(p *config.Problems) {
 	c.Tracing.CheckFlags(p)
 	c.Chain.check(p)
 	c.Guard.TopUp.checkKey(p)
-	c.checkRing(p)
+	c.checkKeys(p)
 	c.Gas.check(p)
-	c.Guard.check(p, c.ring, amount(c.Gas.MinBalance))
+	c.Guard.check(p, c.keys.Ring(), amount(c.Gas.MinBalance))
 	c.Hook.check(p)
 }
 
-// checkRing reads the keys. Run uses them: to open a keystore twice would take twice as long.
-func (c *relayerCmd) checkRing(p *config.Problems) {
+// checkKeys reads the keys. A keystore is opened by the start, because that takes a second for each key, and HTTP answers then.
+func (c *relayerCmd) checkKeys(p *config.Problems) {
 	log, _ := c.Log.Logger(os.Stderr) // for warnings about files that others may read
 	source := signer.Source{Environ: os.Environ(), Log: log}
 	if funding := c.Guard.TopUp.signer; funding != nil {
 		source.Elsewhere = []common.Address{funding.Address()}
 	}
 	var err error
-	c.ring, err = signer.Load(context.Background(), source)
+	c.keys, err = signer.Read(source)
 	if wrong, ok := errors.AsType[*signer.Error](err); ok {
 		for _, one := range wrong.Problems {
 			p.Add(config.Problem{Where: one.Where, What: one.What})
@@ -149,6 +150,17 @@ func (c *relayerCmd) checkRing(p *config.Problems) {
 	} else if err != nil {
 		p.Add(config.Problem{Where: "keys", What: err.Error()})
 	}
+}
+
+// openKeys opens the keystore, if the keys are in one. It returns the ring of the keys, and one with the funding key, if there is one.
+func (c *relayerCmd) openKeys(ctx context.Context) (own, all *signer.Ring, err error) {
+	if own, err = c.keys.Open(ctx); err != nil {
+		return nil, nil, cli.UsageError{Err: err}
+	}
+	if all, err = ringWith(own, c.Guard.TopUp.signer); err != nil {
+		return nil, nil, cli.UsageError{Err: fmt.Errorf("RELAYER_TOPUP_KEY: %w; give a key of its own", err)}
+	}
+	return own, all, nil
 }
 
 func (s *storeFlags) check(p *config.Problems) {
@@ -294,24 +306,25 @@ func (c *relayerCmd) start(p *process.Process) error {
 		return err
 	}
 	p.Serve(web)
-	parts := &relayerParts{relayerCmd: c, log: p.Log, reg: p.Registry}
-	if err := parts.open(p); err != nil {
+	p.Stage("keys")
+	ring, withFunding, err := c.openKeys(p.Context())
+	if err != nil {
 		return err
 	}
-	ring, err := ringWith(c.ring, c.Guard.TopUp.signer)
-	if err != nil {
+	parts := &relayerParts{relayerCmd: c, log: p.Log, reg: p.Registry, ring: ring}
+	if err := parts.open(p); err != nil {
 		return err
 	}
 	relaying := parts.serviceConfig()
 	monitor := parts.keyMonitor(relaying)
 	sending := parts.senderConfig(relaying, monitor)
-	sending.Ring, sending.Tracer = ring, p.Tracer
+	sending.Ring, sending.Tracer = withFunding, p.Tracer
 	send := sender.New(sending)
 	track := tracker.New(parts.trackerConfig(relaying, monitor, send))
 	relaying.Sender, relaying.Rounds = send, track.Rounds
 	relay := service.New(relaying)
 	handler.Start(relay)
-	p.Started("pool", c.Store.PoolID, "chain", c.Chain.ID, "keys", c.ring.Len(), "enabled", c.Enabled)
+	p.Started("pool", c.Store.PoolID, "chain", c.Chain.ID, "keys", ring.Len(), "enabled", c.Enabled)
 
 	// They stop in reverse order. HTTP accepts nothing new. Then accepted transactions are stored, and stored ones are signed and
 	// broadcasted. The parts that all of these need end last.

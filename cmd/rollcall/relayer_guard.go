@@ -71,7 +71,7 @@ func (g *guardFlags) check(p *config.Problems, ring *signer.Ring, least *big.Int
 }
 
 // check knows the lowest balance, below which a key spends nothing any more, and what enables it again; ring is nil where the
-// relayers' keys could not be read.
+// relayers' keys could not be read, or are in a keystore, which is opened later.
 func (t *topUpFlags) check(p *config.Problems, ring *signer.Ring, least, enough *big.Int) {
 	for _, field := range []*string{&t.Threshold, &t.Target, &t.Most, &t.PerDay} {
 		checkWei(p, field)

@@ -17,6 +17,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/limits"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
@@ -28,6 +29,7 @@ type relayerParts struct {
 
 	log         *slog.Logger
 	reg         *prometheus.Registry
+	ring        *signer.Ring // the pool's keys
 	db          *pgxpool.Pool
 	client      *evm.Client
 	passthrough *evm.Client // for callers' own calls

@@ -78,7 +78,7 @@ func TestRelayerSettings_ChainAndGas_ReachTheParts(t *testing.T) {
 	parts := func(env map[string]string) (service.Config, sender.Config, tracker.Config) {
 		got, err := parseCommand(t, relayerSettings(t, env), "relayer")
 		require.NoError(t, err)
-		p := &relayerParts{relayerCmd: &got.Relayer, log: slog.New(slog.DiscardHandler), reg: prometheus.NewRegistry()}
+		p := &relayerParts{relayerCmd: &got.Relayer, log: slog.New(slog.DiscardHandler), reg: prometheus.NewRegistry(), ring: got.Relayer.keys.Ring()}
 		relaying := p.serviceConfig()
 		return relaying, p.senderConfig(relaying, nil), p.trackerConfig(relaying, nil, nil)
 	}

@@ -40,11 +40,15 @@ const changesTag = "changes"
 // explain returns the message about a failed command, with the remedy, and the exit code. The text is
 // empty for what a role has logged. ctx is the command's: after an interrupt, the last error is only its effect.
 func explain(ctx context.Context, node *kong.Node, err error) (text string, code int) {
-	if process.IsLogged(err) {
+	usage, isUsage := errors.AsType[UsageError](err)
+	switch {
+	case process.IsLogged(err) && isUsage:
+		return "", ExitUsage
+	case process.IsLogged(err):
 		return "", ExitNotDone
 	}
 	command := node.FullPath()
-	if usage, ok := errors.AsType[UsageError](err); ok {
+	if isUsage {
 		return fmt.Sprintf("%s: %v\nRun %q for its flags.", command, usage, command+" --help"), ExitUsage
 	}
 	what, code, cause := "", ExitNotDone, err

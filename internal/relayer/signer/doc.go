@@ -24,10 +24,12 @@
 //
 // # Validation
 //
-// Load reports all problems together, in one [Error]: no key at all, more than [MaxKeys], a duplicate key, a malformed
+// Read reports all problems together, in one [Error]: no key at all, more than [MaxKeys], a duplicate key, a malformed
 // key, a key outside of the curve's range, or one that is not on the allow-list. For files: a missing file, one that is
-// too large, or not a regular file, a wrong password, and a keystore file whose password function costs more than 256
-// MiB or some seconds.
+// too large, or not a regular file, and a keystore file whose password function costs more than 256 MiB or some seconds.
+//
+// Read does not open keystore files, because that takes a second each. [Keys.Open] does, and reports, likewise together, a
+// wrong password, and what Read reports about other keys.
 //
 // DecryptDataV3 of go-ethereum decrypts, with the checked parameters alone. DecryptKey would parse the file again: of
 // {"n": 1073741824, "N": 2} it uses n, but the check has seen the value of N. It also rejects files without an id.

@@ -33,35 +33,57 @@ const (
 	maxRounds = 4 << 20
 )
 
-// keystore reads the keys of the folder. Its error is the context's.
-func (l *loader) keystore(ctx context.Context) ([]found, error) {
-	folder := l.environ[VarKeystoreDir]
-	files := l.files(folder)
-	password, ok := l.password()
-	if !ok || len(files) == 0 {
-		return nil, nil
+// sealed is a file of a keystore.
+type sealed struct {
+	name string
+	*keystoreFile
+}
+
+// keystore reads the files of the folder, and the password.
+func (l *loader) keystore() {
+	files := l.files(l.environ[VarKeystoreDir])
+	password, ok := l.readPassword()
+	if !ok {
+		return
 	}
-	defer clear(password)
-	type result struct {
-		problems
-		key []byte
-	}
-	results := make([]result, len(files))
-	memory := semaphore.NewWeighted(maxMemory)
-	workers := semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0)))
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for i, name := range files {
-		r := &results[i]
+	l.password = password
+	for _, name := range files {
 		content, ok := l.read(VarKeystoreDir, name, maxKeystoreBytes)
 		if !ok {
 			continue
 		}
 		file, err := parseKeystore(content)
 		if err != nil {
-			r.addf(name, "%v", err)
+			l.addf(name, "%v", err)
 			continue
 		}
+		l.sealed = append(l.sealed, sealed{name, file})
+	}
+}
+
+// open opens the files, and returns a ring of their keys.
+func (l *loader) open(ctx context.Context) (*Ring, error) {
+	keys, err := l.unseal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.ring(keys)
+}
+
+// unseal opens the files, and clears the password. Its error is the context's.
+func (l *loader) unseal(ctx context.Context) ([]found, error) {
+	defer clear(l.password)
+	type result struct {
+		problems
+		key []byte
+	}
+	results := make([]result, len(l.sealed))
+	memory := semaphore.NewWeighted(maxMemory)
+	workers := semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0)))
+	var wg sync.WaitGroup
+	defer wg.Wait() // before the password is cleared
+	for i, file := range l.sealed {
+		r := &results[i]
 		if err := workers.Acquire(ctx, 1); err != nil {
 			return nil, fmt.Errorf("load keys: %w", context.Cause(ctx))
 		}
@@ -74,8 +96,9 @@ func (l *loader) keystore(ctx context.Context) ([]found, error) {
 			if file.memory() >= manyBytes {
 				defer debug.FreeOSMemory() // before the next file allocates as much again
 			}
-			if r.key, err = file.open(string(password)); err != nil {
-				r.addf(name, "%v", err)
+			var err error
+			if r.key, err = file.open(string(l.password)); err != nil {
+				r.addf(file.name, "%v", err)
 			}
 		})
 	}
@@ -84,13 +107,13 @@ func (l *loader) keystore(ctx context.Context) ([]found, error) {
 	for i, r := range results {
 		l.problems = append(l.problems, r.problems...)
 		if r.key != nil {
-			list = append(list, found{where: files[i], key: r.key})
+			list = append(list, found{where: l.sealed[i].name, key: r.key})
 		}
 	}
 	return list, nil
 }
 
-func (l *loader) password() ([]byte, bool) {
+func (l *loader) readPassword() ([]byte, bool) {
 	if l.either(VarKeystorePassword) == "" {
 		l.addf(VarKeystoreDir, "a keystore takes a password; give %s", VarKeystorePassword+FileSuffix)
 		return nil, false

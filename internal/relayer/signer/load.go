@@ -40,10 +40,42 @@ type found struct {
 	key   []byte
 }
 
-// Load reads the keys, validates them, and returns a ring with a local signer for each. Its error is an [*Error], which
-// holds every problem, or the context's. Each keystore file takes a second and 256 MiB at geth's standard cost. All
-// files together use no more than that memory.
+// Keys are keys that [Read] has read.
+type Keys struct {
+	ring *Ring                                // nil for a keystore
+	open func(context.Context) (*Ring, error) // of a keystore; a closure, because it has the password
+}
+
+// Ring returns the ring; nil for a keystore, and for nil.
+func (k *Keys) Ring() *Ring {
+	if k == nil {
+		return nil
+	}
+	return k.ring
+}
+
+// Open returns a ring with a local signer for each key. A keystore is opened for it, once: each file takes a second and 256 MiB at
+// geth's standard cost, and all files together use no more than that memory. The error is an [*Error], which holds every problem, or the
+// context's.
+func (k *Keys) Open(ctx context.Context) (*Ring, error) {
+	if k.ring != nil {
+		return k.ring, nil
+	}
+	return k.open(ctx)
+}
+
+// Load reads and opens the keys.
 func Load(ctx context.Context, source Source) (*Ring, error) {
+	keys, err := Read(source)
+	if err != nil {
+		return nil, err
+	}
+	return keys.Open(ctx)
+}
+
+// Read reads the keys and validates them, except for the content of keystore files that takes time to open. Its error is an [*Error],
+// which holds every problem.
+func Read(source Source) (*Keys, error) {
 	l := &loader{log: source.Log, elsewhere: source.Elsewhere, environ: make(map[string]string)}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
@@ -54,21 +86,35 @@ func Load(ctx context.Context, source Source) (*Ring, error) {
 		}
 	}
 	maps.DeleteFunc(l.environ, func(_, value string) bool { return strings.TrimSpace(value) == "" })
-	return l.load(ctx)
+	keys, err := l.keys()
+	if err != nil {
+		return nil, err
+	}
+	if len(l.sealed) == 0 {
+		ring, err := l.ring(keys)
+		if err != nil {
+			return nil, err
+		}
+		return &Keys{ring: ring}, nil
+	}
+	l.allowed() // reports an invalid list
+	if len(l.problems) > 0 {
+		return nil, &Error{Problems: l.problems}
+	}
+	return &Keys{open: l.open}, nil
 }
 
 type loader struct {
 	log       *slog.Logger
 	elsewhere []common.Address
 	environ   map[string]string // without empty values
+	sealed    []sealed          // the files of a keystore
+	password  []byte            // that opens them
 	problems
 }
 
-func (l *loader) load(ctx context.Context) (*Ring, error) {
-	keys, err := l.keys(ctx)
-	if err != nil {
-		return nil, err
-	}
+// ring returns a ring of the keys, which it clears.
+func (l *loader) ring(keys []found) (*Ring, error) {
 	defer func() {
 		for _, k := range keys {
 			clear(k.key)
@@ -86,9 +132,9 @@ func (l *loader) load(ctx context.Context) (*Ring, error) {
 	return ring, nil
 }
 
-// keys selects the one source and reads it. It reports an unreadable source as a problem. Its error is the context's,
-// or that there is no source.
-func (l *loader) keys(ctx context.Context) ([]found, error) {
+// keys selects the one source and reads it; the files of a keystore stay sealed. It reports an unreadable source as a problem. Its error
+// is that there is no source.
+func (l *loader) keys() ([]found, error) {
 	numbered := l.numbered()
 	var kinds []string // one variable of each source that is set
 	json := l.either(VarKeysJSON)
@@ -117,7 +163,7 @@ func (l *loader) keys(ctx context.Context) ([]found, error) {
 	case len(numbered) > 0:
 		return l.singles(numbered), nil
 	case len(kinds) == 1:
-		return l.keystore(ctx)
+		l.keystore()
 	}
 	return nil, nil
 }
@@ -273,11 +319,11 @@ func (l *loader) signers(keys []found) (list []Signer, first map[common.Address]
 	return list, first
 }
 
-// allow compares the signers with the allow-list. If the list itself is invalid, no key is reported.
-func (l *loader) allow(signers []Signer, first map[common.Address]string) {
+// allowed returns the addresses of the allow-list. It returns nil without a list, and if the list is invalid, which it reports.
+func (l *loader) allowed() map[common.Address]bool {
 	text := l.environ[VarAllowed]
 	if text == "" {
-		return
+		return nil
 	}
 	allowed := make(map[common.Address]bool)
 	wrong := false
@@ -295,6 +341,15 @@ func (l *loader) allow(signers []Signer, first map[common.Address]string) {
 		wrong = true
 	}
 	if wrong {
+		return nil
+	}
+	return allowed
+}
+
+// allow compares the signers with the allow-list. If the list itself is invalid, no key is reported.
+func (l *loader) allow(signers []Signer, first map[common.Address]string) {
+	allowed := l.allowed()
+	if allowed == nil {
 		return
 	}
 	for _, s := range signers {

@@ -322,8 +322,8 @@ func TestLoad_InvalidKeystore_NamesFile(t *testing.T) {
 	const costly = "its password function costs too much: more than 256 MiB, or several times geth's standard work"
 	long, err := keystore.EncryptDataV3(make([]byte, 32), []byte(password), 2, 1)
 	require.NoError(t, err)
-	cases := []struct{ content, want string }{
-		{string(good), ""},
+	const wrong = "the password does not open it, or it is damaged"
+	unread := []struct{ content, want string }{
 		{"{", none},
 		{edit("version", 1), none},
 		{edit("version", "1"), none},
@@ -341,29 +341,46 @@ func TestLoad_InvalidKeystore_NamesFile(t *testing.T) {
 		{edit("address", "0x12"), none},
 		{edit("crypto.kdfparams.n", 1<<19), costly},
 		{edit("crypto.kdfparams.n", 1<<62), costly},
-		{strings.Replace(string(good), `"n":2`, `"n":1073741824,"N":4`, 1), "the password does not open it, or it is damaged"}, // only the checked N is used
 		{edit("crypto.kdfparams.r", 1<<40), costly},
 		{edit("crypto.kdfparams.p", 1<<40), costly},
 		{edit("crypto.kdf", "pbkdf2"), none},
 		{strings.Replace(edit("crypto.kdfparams", map[string]any{"c": 1 << 30, "prf": "hmac-sha256", "dklen": 32, "salt": "00"}), `"scrypt"`, `"pbkdf2"`, 1), costly},
-		{strings.Replace(edit("crypto.kdfparams", map[string]any{"c": 1, "n": 1 << 30, "r": 1, "prf": "hmac-sha256", "dklen": 32, "salt": "00"}), `"scrypt"`, `"pbkdf2"`, 1), "the password does not open it, or it is damaged"},
-		{edit("crypto.kdfparams.salt", "00"), "the password does not open it, or it is damaged"},
+	}
+	unopened := []struct{ content, want string }{
+		{string(good), ""},
+		{strings.Replace(string(good), `"n":2`, `"n":1073741824,"N":4`, 1), wrong}, // only the checked N is used
+		{strings.Replace(edit("crypto.kdfparams", map[string]any{"c": 1, "n": 1 << 30, "r": 1, "prf": "hmac-sha256", "dklen": 32, "salt": "00"}), `"scrypt"`, `"pbkdf2"`, 1), wrong},
+		{edit("crypto.kdfparams.salt", "00"), wrong},
 		{edit("address", k[1].Address.Hex()), "holds the key of " + k[0].Address.Hex() + ", but names " + k[1].Address.Hex()},
 		{edit("crypto", long), malformed},
 	}
-	folder := t.TempDir()
-	var want []string
-	for i, c := range cases {
-		name := filepath.Join(folder, fmt.Sprintf("relayer-%d.json", i))
-		require.NoError(t, os.WriteFile(name, []byte(c.content), 0o600))
-		if c.want != "" {
-			want = append(want, name+": "+c.want)
+	write := func(cases []struct{ content, want string }) (source signer.Source, want []string) {
+		folder := t.TempDir()
+		for i, c := range cases {
+			name := filepath.Join(folder, fmt.Sprintf("relayer-%d.json", i))
+			require.NoError(t, os.WriteFile(name, []byte(c.content), 0o600))
+			if c.want != "" {
+				want = append(want, name+": "+c.want)
+			}
 		}
+		return signer.Source{Environ: []string{"RELAYER_KEYSTORE_DIR=" + folder, "RELAYER_KEYSTORE_PASSWORD=" + password}}, want
 	}
-	ring, _, err := load(t, "RELAYER_KEYSTORE_DIR="+folder, "RELAYER_KEYSTORE_PASSWORD="+password)
+	source, want := write(unread)
+	_, err = signer.Read(source)
+	requireProblems(t, err, want...)
+	requireNothingOf(t, err.Error(), k...)
+
+	source, want = write(unopened)
+	keys, err := signer.Read(source)
+	require.NoError(t, err, "no file is opened")
+	require.Nil(t, keys.Ring())
+	ring, err := keys.Open(t.Context())
 	require.Nil(t, ring)
 	requireProblems(t, err, want...)
 	requireNothingOf(t, err.Error(), k...)
+	source.Environ = append(source.Environ, "RELAYER_ALLOWED_ADDRESSES=0x12")
+	_, err = signer.Read(source)
+	requireProblems(t, err, "RELAYER_ALLOWED_ADDRESSES[0]: is not an address: it takes 40 hex digits, with or without 0x")
 
 	// Problems of file names and gaps, with otherwise valid keys.
 	for _, c := range []struct{ from, to, want string }{
@@ -389,6 +406,9 @@ func TestLoad_WrongPassword_NamesFileNotPassword(t *testing.T) {
 	_, log, err := load(t, "RELAYER_KEYSTORE_DIR="+folder, "RELAYER_KEYSTORE_PASSWORD=Tr0ub4dor")
 	requireProblems(t, err, filepath.Join(folder, "relayer-0.json")+": the password does not open it, or it is damaged")
 	require.NotContains(t, err.Error()+log, "Tr0ub4dor")
+	keys, err := signer.Read(signer.Source{Environ: []string{"RELAYER_KEYSTORE_DIR=" + folder, "RELAYER_KEYSTORE_PASSWORD=Tr0ub4dor"}})
+	require.NoError(t, err)
+	require.NotContains(t, reachable(&keys), "Tr0ub4dor")
 
 	_, _, err = load(t, "RELAYER_KEYSTORE_DIR="+folder, "RELAYER_KEYSTORE_PASSWORD_FILE=Tr0ub4dor")
 	requireProblems(t, err, "RELAYER_KEYSTORE_PASSWORD_FILE: the file it names: no such file or directory")
