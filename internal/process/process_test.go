@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
 )
 
@@ -397,6 +398,48 @@ func TestRun_LimitWarnings_LogsACauseOnce(t *testing.T) {
 		require.Equal(t, want, strings.Count(out.String(), "not read"))
 	}
 }
+
+// The log has how traces are sampled, and the variables of the environment that flags replace: other programs use them.
+func TestRun_FlagsReplaceVariables_LogsThem(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		env  map[string]string
+		args []string
+		want string
+	}{
+		{want: `"sampler":"parentbased_traceidratio","ratio":1}`},
+		{
+			map[string]string{"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}, nil,
+			`"sampler":"traceidratio","ratio":0.5}`,
+		},
+		{
+			map[string]string{"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}, []string{"--trace-ratio=0.25"},
+			`"sampler":"traceidratio","ratio":0.25,"replaced":["OTEL_TRACES_SAMPLER_ARG"]`,
+		},
+		{
+			map[string]string{"OTEL_TRACES_SAMPLER": "traceidratio"}, []string{"--trace-ratio=0.25"},
+			`"sampler":"traceidratio","ratio":0.25}`,
+		},
+	} {
+		var command tracingCommand
+		parser, err := config.New(&command, config.Options{Name: "rollcall", LookupEnv: func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }})
+		require.NoError(t, err)
+		_, err = parser.Parse(append(c.args, "--otlp-endpoint=http://127.0.0.1:1"))
+		require.NoError(t, err)
+		var out bytes.Buffer
+		require.Error(t, Role{Name: "API", Stderr: &out, Tracing: &command.Tracing}.Run(t.Context(), func(*Process) error { return errors.New("done") }))
+		require.Contains(t, out.String(), `"msg":"exporting traces",`+c.want)
+	}
+	var out bytes.Buffer
+	require.Error(t, Role{Name: "API", Stderr: &out, Tracing: new(TracingFlags)}.Run(t.Context(), func(*Process) error { return errors.New("done") }))
+	require.NotContains(t, out.String(), "exporting traces")
+}
+
+type tracingCommand struct {
+	Tracing TracingFlags `embed:""`
+}
+
+func (c *tracingCommand) Check(p *config.Problems) { c.Tracing.CheckFlags(p) }
 
 // The spans of a role are exported when Run returns, with the names that its flags give.
 func TestRun_Tracing_ExportsAtTheEnd(t *testing.T) {

@@ -88,7 +88,7 @@ func (p *Parser) Parse(args []string) (kctx *kong.Context, err error) {
 			kctx, err = nil, ErrHelp
 		}
 	}()
-	p.problems = &Problems{sources: map[*kong.Flag]source{}, faulty: map[*kong.Flag]bool{}}
+	p.problems = &Problems{sources: map[*kong.Flag]source{}, faulty: map[*kong.Flag]bool{}, lookupEnv: p.lookupEnv}
 	kctx, err = p.Kong.Parse(args)
 	if parseErr, ok := errors.AsType[*kong.ParseError](err); ok {
 		kctx = parseErr.Context

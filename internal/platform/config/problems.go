@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -60,10 +61,11 @@ type source struct {
 
 // Problems collects problems.
 type Problems struct {
-	list    []Problem
-	sources map[*kong.Flag]source
-	faulty  map[*kong.Flag]bool
-	context *kong.Context
+	list      []Problem
+	sources   map[*kong.Flag]source
+	faulty    map[*kong.Flag]bool
+	lookupEnv func(string) (string, bool)
+	context   *kong.Context
 }
 
 // Add reports a problem that belongs to no flag, such as one with a variable of which there may be any number.
@@ -87,6 +89,20 @@ func (p *Problems) Addf(field any, fix, format string, args ...any) {
 
 // Where returns the origin of the setting in the field, for use in a problem with another setting.
 func (p *Problems) Where(field any) string { return p.where(p.flag(field)) }
+
+// Replaced returns the environment's variable whose value the command line replaces for the setting in the field; "" if there is none.
+func (p *Problems) Replaced(field any) string {
+	flag := p.flag(field)
+	if !slices.ContainsFunc(p.context.Path, func(step *kong.Path) bool { return step.Flag == flag && !step.Resolved }) {
+		return ""
+	}
+	for _, name := range flag.Envs {
+		if value, _ := p.lookupEnv(name); value != "" {
+			return name
+		}
+	}
+	return ""
+}
 
 func (p *Problems) where(flag *kong.Flag) string {
 	switch s := p.sources[flag]; s.kind {
