@@ -163,7 +163,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r = &r2
 		}
 	}
-	if sent := r.Header["Traceparent"]; len(sent) == 1 { // log lines about the request carry the ids of its trace
+	// The trace goes with the request's context: into log lines about the request, and to the transaction that it posts. Two headers
+	// count as none.
+	if sent := r.Header["Traceparent"]; len(sent) == 1 {
 		r = r.WithContext(tracing.Extract(r.Context(), sent[0]))
 	}
 	c := &exchange{w: w, r: r, route: noRoute}

@@ -59,9 +59,8 @@ func (e *exchange) request() (relayer.Request, error) {
 	if r.Metadata.RequestID == "" {
 		r.Metadata.RequestID = e.requestID
 	}
-	traced := tracing.Extract(context.Background(), e.r.Header.Get("Traceparent"))
-	r.Traceparent = tracing.Inject(traced)
-	if parent := trace.SpanContextFromContext(traced); r.Metadata.TraceID == "" && parent.IsValid() {
+	r.Traceparent = tracing.Inject(e.r.Context())
+	if parent := trace.SpanContextFromContext(e.r.Context()); r.Metadata.TraceID == "" && parent.IsValid() {
 		r.Metadata.TraceID = parent.TraceID().String()
 	}
 	return r, nil

@@ -44,6 +44,11 @@ func TestSubmit_ReturnsTransaction(t *testing.T) {
 	w = a.do("POST", poolTransactions, submission("0"), "Traceparent", "00-"+strings.Repeat("0", 32)+"-00f067aa0ba902b7-01")
 	require.Len(t, w.Header().Get("X-Request-Id"), 16)
 	require.Equal(t, relayer.Metadata{RequestID: w.Header().Get("X-Request-Id")}, a.submission.Request.Metadata)
+
+	const traced = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	w = a.do("POST", poolTransactions, submission("0"), "Traceparent", traced+"\n"+traced) // two traces are none, as in the log
+	require.Equal(t, relayer.Metadata{RequestID: w.Header().Get("X-Request-Id")}, a.submission.Request.Metadata)
+	require.Empty(t, a.submission.Request.Traceparent)
 }
 
 // An invalid submission does not reach the relayer. The decoder's tests cover the kinds of invalid bodies.
