@@ -10,6 +10,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 )
 
 // late begins to ask the relayers that have accepted transactions late whether they have executed them, unless those of an earlier round
@@ -27,10 +28,11 @@ func (r *Reconciler) late(ctx context.Context, silent *sync.Map) error {
 
 // askLate asks one relayer. It fails only if the answer cannot be stored.
 func (r *Reconciler) askLate(ctx context.Context, l *store.Late, silent *sync.Map) error {
+	ctx = tracing.Extract(ctx, l.Transaction.Traceparent) // log lines about the transaction carry the ids of its trace
 	log := r.log.With("tx", l.Transaction.ID, "service", l.Route.Relayer, "relayer_tx", l.Route.RelayerTx)
 	if l.Checks == 1 {
 		r.metrics.late.Inc()
-		log.Warn("relayer accepted a transaction that another relayer has, or that is final: both are asked",
+		log.WarnContext(ctx, "relayer accepted a transaction that another relayer has, or that is final: both are asked",
 			"status", string(l.Transaction.Status), "other", l.Transaction.Relayer)
 	}
 	tx := *l.Transaction
@@ -40,7 +42,7 @@ func (r *Reconciler) askLate(ctx context.Context, l *store.Late, silent *sync.Ma
 	case errors.Is(err, upstream.ErrNotFound) && l.Checks >= checksUntilLost && l.Age < upstream.ListedFor:
 		return r.settle(ctx, l, nil)
 	case err != nil:
-		log.Info("relayer not asked", "err", err)
+		log.InfoContext(ctx, "relayer not asked", "err", err)
 		return nil
 	case got.Status == dispatch.Confirmed && got.Hash != (common.Hash{}) && isCall(&got, &tx.Call):
 		return r.settle(ctx, l, &got.Hash)
@@ -59,11 +61,11 @@ func (r *Reconciler) settle(ctx context.Context, l *store.Late, executed *common
 	log := r.log.With("tx", l.Transaction.ID, "service", l.Route.Relayer, "relayer_tx", l.Route.RelayerTx, "status", string(l.Transaction.Status))
 	switch {
 	case executed == nil:
-		log.Info("relayer did not execute a transaction that it accepted late")
+		log.InfoContext(ctx, "relayer did not execute a transaction that it accepted late")
 	case changed && l.Transaction.Relayer == "":
-		log.Warn("relayer executed a transaction that it accepted late", "hash", executed.Hex())
+		log.WarnContext(ctx, "relayer executed a transaction that it accepted late", "hash", executed.Hex())
 	default: // the row's relayer may have executed it, too, or the client was told otherwise
-		log.Error("relayer executed a transaction that another relayer has too", "hash", executed.Hex(), "other", l.Transaction.Relayer, "other_tx", l.Transaction.RelayerTx)
+		log.ErrorContext(ctx, "relayer executed a transaction that another relayer has too", "hash", executed.Hex(), "other", l.Transaction.Relayer, "other_tx", l.Transaction.RelayerTx)
 	}
 	return nil
 }

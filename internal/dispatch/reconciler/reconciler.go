@@ -17,6 +17,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 )
 
 // Store is the part of the store that a reconciler calls.
@@ -210,6 +211,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 	if overdue {
 		r.metrics.overdue.Inc()
 	}
+	ctx = tracing.Extract(ctx, d.Traceparent) // log lines about the transaction carry the ids of its trace
 	log := r.log.With("tx", d.ID, "service", d.Relayer)
 	ref := upstream.Ref{ID: d.RelayerID, Scope: d.Scope}
 	at := time.Now()
@@ -220,7 +222,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 		return r.lost(ctx, &d, log)
 	case err != nil:
 		r.metrics.asked.WithLabelValues("failed").Inc()
-		log.Info("relayer not asked", "err", err)
+		log.InfoContext(ctx, "relayer not asked", "err", err)
 		return r.away(ctx, &d, log)
 	}
 	// Each withdrawal costs a transaction its place in a queue, so the next one comes later.
@@ -240,7 +242,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) err
 		// withdraws it.
 	case unsent:
 		r.metrics.unsent.Inc()
-		log.Warn("relayer does not send a transaction, and no relayer of another idempotency scope is usable")
+		log.WarnContext(ctx, "relayer does not send a transaction, and no relayer of another idempotency scope is usable")
 	}
 	if d.Withdrawing && !got.IsCanceled { // the relayer was not asked, or refused: a later cancellation is an operator's
 		if err := r.cfg.Store.StopWithdrawing(ctx, d.Submission()); err != nil {
@@ -311,13 +313,13 @@ func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer
 	at := time.Now()
 	got, err := relayer.Cancel(ctx, ref, d.RelayerTx)
 	if err != nil {
-		log.Warn("transaction not withdrawn from a relayer that does not send it", "err", err)
+		log.WarnContext(ctx, "transaction not withdrawn from a relayer that does not send it", "err", err)
 		if refused, ok := errors.AsType[*upstream.Error](err); ok && refused.Code != 0 && !refused.Unknown {
 			return r.cfg.Store.StopWithdrawing(ctx, d.Submission())
 		}
 		return nil // the next check finds out
 	}
-	log.Warn("transaction withdrawn from a relayer that does not send it", "relayer_status", string(got.Status))
+	log.WarnContext(ctx, "transaction withdrawn from a relayer that does not send it", "relayer_status", string(got.Status))
 	r.metrics.withdrawn.Inc()
 	return r.report(ctx, d, &got, at, log)
 }
@@ -331,7 +333,7 @@ func (r *Reconciler) parkUnsent(ctx context.Context, d *store.Due, log *slog.Log
 // lost makes a transaction unknown that its relayer does not have in two checks.
 func (r *Reconciler) lost(ctx context.Context, d *store.Due, log *slog.Logger) error {
 	if d.Checks < checksUntilLost {
-		log.Warn("relayer does not have a transaction that it accepted; it is asked again", "relayer_tx", d.RelayerTx)
+		log.WarnContext(ctx, "relayer does not have a transaction that it accepted; it is asked again", "relayer_tx", d.RelayerTx)
 		return nil
 	}
 	return r.park(ctx, d, "its relayer had accepted it as "+d.RelayerTx+", and does not have it any more", log)
@@ -344,7 +346,7 @@ func (r *Reconciler) park(ctx context.Context, d *store.Due, reason string, log 
 		return err
 	}
 	r.metrics.lost.Inc()
-	log.Error("transaction parked: `rollcall tx resolve` ends that", "err", reason)
+	log.ErrorContext(ctx, "transaction parked: `rollcall tx resolve` ends that", "err", reason)
 	return nil
 }
 
@@ -364,7 +366,7 @@ func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Tra
 	result := "unchanged"
 	if applied[0].Changed {
 		result = "changed"
-		log.Info("webhook missing: its change was found at the relayer", "status", string(got.Status))
+		log.InfoContext(ctx, "webhook missing: its change was found at the relayer", "status", string(got.Status))
 		r.cfg.Queued() // it may be queued again
 	}
 	r.metrics.asked.WithLabelValues(result).Inc()

@@ -1,12 +1,14 @@
 package reconciler
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +27,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream/upstreamtest"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
@@ -55,8 +58,9 @@ func setup(t *testing.T, edit ...func(*Config)) *world {
 	info, err := w.client.Discover(t.Context())
 	require.NoError(t, err)
 	w.route = dispatch.Route{Relayer: "oz-relayer-0", URL: w.relayer.URL(), RelayerID: info.RelayerID, Scope: info.Scope}
+	var log bytes.Buffer // read after the reconciler has ended
 	cfg := Config{
-		Store: w.Store, Interval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Store: w.Store, Interval: 20 * time.Millisecond, Logger: slog.New(tracing.LogIDs(slog.NewTextHandler(&log, nil))),
 		Witnesses: func(to dispatch.Route) []Witness { return []Witness{{w.client, w.route.URL}} },
 		Elsewhere: func(string) bool { return true }, Registerer: w.metrics,
 	}
@@ -71,15 +75,24 @@ func setup(t *testing.T, edit ...func(*Config)) *world {
 		cancel()
 		require.NoError(t, <-done)
 		require.NoError(t, w.client.Close())
+		for line := range strings.Lines(log.String()) {
+			require.Equal(t, strings.Contains(line, " tx="), strings.HasSuffix(line, " "+traceIDs+"\n"), "lines about a transaction, and no others, have its trace: %s", line)
+		}
 	})
 	return w
 }
+
+// The trace of all transactions, and its ids in the log.
+const (
+	traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	traceIDs    = "trace_id=0af7651916cd43dd8448eb211c80319c span_id=b7ad6b7169203331"
+)
 
 // accept stores a transaction.
 func (w *world) accept() *dispatch.Transaction {
 	w.t.Helper()
 	tx := &dispatch.Transaction{
-		ID: uuid.Must(uuid.NewV7()), Client: "shop", Kind: dispatch.Direct,
+		ID: uuid.Must(uuid.NewV7()), Client: "shop", Kind: dispatch.Direct, Traceparent: traceparent,
 		Call: dispatch.Call{To: common.Address{1}, Value: new(big.Int), GasLimit: 100_000, Speed: dispatch.Average},
 	}
 	results, err := w.Accept(w.t.Context(), []*dispatch.Transaction{tx})
@@ -587,9 +600,9 @@ func TestReconciler_RelayerAnswersSlowly_DelaysNoOther(t *testing.T) {
 	})
 	// More than two pages of them are due before those of the other relayer.
 	_, err := w.db.Exec(t.Context(), `INSERT INTO relay_transactions (id, client, request_hash, kind, to_address, value_wei, data, gas_limit, speed, digest,
-			webhook, status, relayer, relayer_url, relayer_id, relayer_tx, outstanding, submitted_at, check_at)
+			webhook, status, relayer, relayer_url, relayer_id, relayer_tx, outstanding, submitted_at, check_at, traceparent)
 		SELECT lpad(to_hex(n), 32, '0')::uuid, 'shop', '', 'direct', decode(repeat('00', 20), 'hex'), 0, '', 21000, 'average', '', false,
-			'submitted', 'slow', 'http://slow', 'evm:1', 'slow-' || n, true, now(), '-infinity' FROM generate_series(1, $1::int) n`, 2*page+1)
+			'submitted', 'slow', 'http://slow', 'evm:1', 'slow-' || n, true, now(), '-infinity', $2 FROM generate_series(1, $1::int) n`, 2*page+1, traceparent)
 	require.NoError(t, err)
 	<-slow.began
 	for range 20 {
