@@ -69,10 +69,10 @@ type Transaction struct {
 	CreatedAt   time.Time
 	SubmittedAt time.Time // zero: not accepted by a relayer yet
 	UpdatedAt   time.Time // of the last change
-	// ChangedAt is UpdatedAt, and QuietSince the time of the last change, or of the end of the last request that a relayer may still
-	// process, if that is later. These two are on this process's clock, the others on the database's; zero if the transaction was not
-	// read from there.
-	ChangedAt, QuietSince time.Time
+	// AcceptedAt is CreatedAt, ChangedAt is UpdatedAt, and QuietSince the time of the last change, or of the end of the last request that a
+	// relayer may still process, if that is later. These three are on this process's clock, the others on the database's; zero if the
+	// transaction was not read from there.
+	AcceptedAt, ChangedAt, QuietSince time.Time
 
 	Evidence
 }

@@ -308,7 +308,7 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice, d *
 			return c.attempt(ctx, id, other, d)
 		}
 		c.metrics.waits.WithLabelValues("no relayer of another scope").Inc()
-		return outbox.Later(pause(s.tx.CreatedAt)), false
+		return outbox.Later(pause(s.tx.AcceptedAt)), false
 	case store.Missing:
 		return outbox.GiveUp("there is no such transaction"), false
 	default: // settled

@@ -103,7 +103,7 @@ func (s *submission) othersAsked(rejected dispatch.Route, resumed bool) bool {
 	if len(s.rejected) >= triesPerEntry || resumed && rejected.Scope != "" {
 		return false
 	}
-	if rejected.Scope == "" && time.Since(s.tx.CreatedAt) < s.cfg.RejectedFor && s.cfg.Relayers.Besides(s.rejected) {
+	if rejected.Scope == "" && time.Since(s.tx.AcceptedAt) < s.cfg.RejectedFor && s.cfg.Relayers.Besides(s.rejected) {
 		return true
 	}
 	choice, ok := s.cfg.Relayers.Choose(Want{Exclude: append(slices.Clone(s.tried), rejected.Relayer)})
@@ -124,7 +124,7 @@ func (s *submission) requeue(ctx context.Context, from dispatch.Route, reason st
 	if err != nil || !ok {
 		return outbox.Later(afterDatabase), false // the row is resumed, or another consumer's
 	}
-	return outbox.Later(pause(s.tx.CreatedAt)), true
+	return outbox.Later(pause(s.tx.AcceptedAt)), true
 }
 
 // pause returns how long an entry waits whose transaction no relayer takes: the longer that has lasted, the longer.
@@ -152,7 +152,7 @@ func (s *submission) accepted(ctx context.Context, by dispatch.Route, tx *upstre
 		s.log.WarnContext(ctx, "acceptance not stored: the next attempt asks for it", "tx", s.id, "service", by.Relayer, "err", err)
 		return outbox.Later(afterDatabase)
 	}
-	s.metrics.delay.Observe(time.Since(s.tx.CreatedAt).Seconds())
+	s.metrics.delay.Observe(time.Since(s.tx.AcceptedAt).Seconds())
 	return outbox.Finished()
 }
 

@@ -57,7 +57,7 @@ func (f *fixture) read(id uuid.UUID) *dispatch.Transaction {
 	f.t.Helper()
 	tx, err := f.ByID(f.t.Context(), id)
 	require.NoError(f.t, err)
-	tx.ChangedAt, tx.QuietSince = time.Time{}, time.Time{} // two readings differ in them
+	tx.AcceptedAt, tx.ChangedAt, tx.QuietSince = time.Time{}, time.Time{}, time.Time{} // two readings differ in them
 	return tx
 }
 

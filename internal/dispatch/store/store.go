@@ -104,7 +104,7 @@ const columns = `id, client, coalesce(client_id, '') AS client_id, coalesce(idem
 	traceparent, status, status_reason, revision, relayer, relayer_url, relayer_id, scope, coalesce(relayer_tx, '') AS relayer_tx, tx_hash,
 	attempts, checks, reported_revision, coalesce(attempts = failed_attempt, false) AS request_failed,
 	withdrawn, withdrawn_from, created_at, submitted_at, updated_at,
-	now() - updated_at AS unchanged, now() - GREATEST(updated_at, requested_at) AS quiet`
+	now() - created_at AS age, now() - updated_at AS unchanged, now() - GREATEST(updated_at, requested_at) AS quiet`
 
 // row is a row of relay_transactions as [columns] selects it.
 type row struct {
@@ -141,6 +141,7 @@ type row struct {
 	CreatedAt      time.Time       `db:"created_at"`
 	SubmittedAt    *time.Time      `db:"submitted_at"`
 	UpdatedAt      time.Time       `db:"updated_at"`
+	Age            time.Duration   `db:"age"`
 	Unchanged      time.Duration   `db:"unchanged"`
 	Quiet          time.Duration   `db:"quiet"`
 }
@@ -159,7 +160,7 @@ func (r *row) transaction() (*dispatch.Transaction, error) {
 		Hash:  r.Hash, Traceparent: r.Traceparent, Withdrawn: r.Withdrawn, WithdrawnFrom: r.WithdrawnFrom,
 		Attempt: r.Attempts, Reported: r.Reported, RequestFailed: r.RequestFailed, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 		SubmittedAt: timeOf(r.SubmittedAt),
-		ChangedAt:   time.Now().Add(-r.Unchanged), QuietSince: time.Now().Add(-r.Quiet),
+		AcceptedAt:  time.Now().Add(-r.Age), ChangedAt: time.Now().Add(-r.Unchanged), QuietSince: time.Now().Add(-r.Quiet),
 	}
 	if r.Signer != nil && r.ForwardNonce != nil && r.Deadline != nil {
 		nonce, ok := new(big.Int).SetString(*r.ForwardNonce, 10)

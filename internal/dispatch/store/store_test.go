@@ -775,3 +775,26 @@ func TestBounded_ReasonFromOutside(t *testing.T) {
 	require.Equal(t, "ab\uFFFD", bounded("a\x00b\xff"))
 	require.LessOrEqual(t, len(bounded(strings.Repeat("é", 5000))), maxReason)
 }
+
+// The database's clock is an hour ahead of this process's. How long ago something happened does not depend on that.
+func TestGet_DatabasesClockIsAhead_TimesOfThisProcess(t *testing.T) {
+	f := setup(t)
+	tx := f.submitted("shop", "r1")
+	for _, statement := range []string{
+		`CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS $$SELECT pg_catalog.now() + interval '1 h'$$`,
+		`DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END$$`,
+	} {
+		_, err := f.db.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	f.db.Reset() // new connections have the setting
+	begin := time.Now()
+	_, err := f.db.Exec(t.Context(), `UPDATE relay_transactions SET created_at = now(), updated_at = now()`)
+	require.NoError(t, err)
+	got, err := f.ByID(t.Context(), tx.ID)
+	require.NoError(t, err)
+	for _, at := range []time.Time{got.AcceptedAt, got.ChangedAt, got.QuietSince} {
+		require.WithinRange(t, at, begin, time.Now())
+	}
+	require.True(t, got.CreatedAt.After(begin.Add(50*time.Minute)))
+}
