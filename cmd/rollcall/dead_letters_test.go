@@ -184,6 +184,15 @@ func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
 	require.Equal(t, map[string]int{
 		"queue to shop": 1, "relayer-webhooks to 1/other/api": 1, "relayer-webhooks to 1337/pool/api": 6, "relayer-webhooks to 1337/pool/audit": 6,
 	}, every)
+
+	// The alert and the runbook have the target's name, and neither chain nor pool.
+	runbook := func(args ...string) []string { return append([]string{"dead-letters"}, append(args, "--database-url", r.url)...) }
+	require.Len(t, read[letterList](t, runbook("list", "--to", "api")...).DeadLetters, 7)
+	require.Equal(t, "relayer-webhooks: 7 entries to be tried again\n", succeed(t, runbook("replay", "--of", "relayer-webhooks", "--to", "api")...))
+	park()
+	_, err = r.db.Exec(t.Context(), `UPDATE relayer_webhooks SET lane = '1/other/old' WHERE lane = '1/other/api'`)
+	require.NoError(t, err)
+	require.Equal(t, "relayer-webhooks: 1 entry dropped\n", succeed(t, runbook("drop", "--of", "relayer-webhooks", "--to", "old")...))
 	res := rollcall(t, "dead-letters", "list", "--database-url", r.url, "--tx", one.Hash.Hex())
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "names a transaction of one pool\nGive --chain-id")

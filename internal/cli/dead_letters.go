@@ -40,17 +40,11 @@ const (
 
 // lettersFlags are where the entries are.
 type lettersFlags struct {
-	Of string `enum:"any,queue,relayer-webhooks,client-webhooks" default:"any" help:"Only this kind: queue (transactions between APIs and consumers), relayer-webhooks (of the pool), or client-webhooks (of the relay path). any is all that the database has; without --chain-id, relayer-webhooks of all pools."`
+	Of string `enum:"any,queue,relayer-webhooks,client-webhooks" default:"any" help:"Only this kind: queue (transactions between APIs and consumers), relayer-webhooks (of the pool with --chain-id, otherwise of all pools), or client-webhooks (of the relay path). any is all that the database has."`
 	poolFlags
 }
 
-func (f *lettersFlags) check(p *config.Problems) {
-	if f.Of == relayerWebhooks {
-		f.poolFlags.check(p)
-	} else {
-		f.fill(p)
-	}
-}
+func (f *lettersFlags) check(p *config.Problems) { f.fill(p) }
 
 // letters are the entries of one kind. find returns the id of a transaction that may have some.
 type letters struct {

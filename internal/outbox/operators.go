@@ -46,6 +46,7 @@ type Filter struct {
 	State   State
 	Lane    string
 	Prefix  string // of the lane
+	Suffix  string // of the lane
 	Subject string
 	// Since and Until limit the time of insertion: from Since on, and before Until.
 	Since, Until time.Time
@@ -60,7 +61,8 @@ const (
 	maxPage     = 1000
 	// where is the condition for a filter's rows; zero fields match all rows.
 	where = `($1::text[] IS NULL OR id = ANY($1)) AND ($2 = '' OR state = $2) AND ($3 = '' OR lane = $3) AND starts_with(lane, $4)
-		AND ($5 = '' OR subject = $5) AND ($6::timestamptz IS NULL OR created_at >= $6) AND ($7::timestamptz IS NULL OR created_at < $7)`
+		AND right(lane, length($5)) = $5 AND ($6 = '' OR subject = $6)
+		AND ($7::timestamptz IS NULL OR created_at >= $7) AND ($8::timestamptz IS NULL OR created_at < $8)`
 	items = `SELECT id, seq, lane, coalesce(subject, ''), partition, state, CASE WHEN state <> 'waiting' THEN state WHEN claimed_until > now() THEN 'working'
 			WHEN due_at = 'infinity' THEN 'blocked' WHEN sent THEN 'sent' WHEN due_at > now() THEN 'delayed' ELSE 'waiting' END,
 			attempts, failures, reason, created_at, CASE WHEN state = 'waiting' THEN nullif(GREATEST(due_at, claimed_until), 'infinity') END, settled_at`
@@ -75,7 +77,7 @@ func (f Filter) args(others ...any) []any {
 	if !f.Until.IsZero() {
 		until = &f.Until
 	}
-	return append([]any{f.IDs, string(f.State), f.Lane, f.Prefix, f.Subject, since, until}, others...)
+	return append([]any{f.IDs, string(f.State), f.Lane, f.Prefix, f.Suffix, f.Subject, since, until}, others...)
 }
 
 // List returns the matching entries without their payloads, in the order of insertion.
@@ -88,8 +90,8 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Item, error) {
 	if f.After != nil {
 		after = *f.After
 	}
-	rows, err := o.db.Query(ctx, o.table.named(items+`, NULL::bytea FROM $name WHERE `+where+` AND (created_at, seq) > ($8, $9)
-		ORDER BY created_at, seq LIMIT $10`), f.args(after.CreatedAt.Time, after.Seq, limit)...)
+	rows, err := o.db.Query(ctx, o.table.named(items+`, NULL::bytea FROM $name WHERE `+where+` AND (created_at, seq) > ($9, $10)
+		ORDER BY created_at, seq LIMIT $11`), f.args(after.CreatedAt.Time, after.Seq, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("list entries of %s: %w", o.table.Name, err)
 	}
@@ -152,7 +154,7 @@ func (o *Outbox) change(ctx context.Context, f Filter, change string) (int, erro
 	if len(f.IDs) > 0 {
 		ended = `state <> 'waiting'`
 	}
-	ended += ` AND settled_at <= $8 AND ` + where
+	ended += ` AND settled_at <= $9 AND ` + where
 	var begin time.Time
 	if err := o.db.QueryRow(ctx, `SELECT now()`).Scan(&begin); err != nil {
 		return 0, err
@@ -161,7 +163,7 @@ func (o *Outbox) change(ctx context.Context, f Filter, change string) (int, erro
 		var ids []string
 		var changed int
 		err := postgres.InTx(ctx, o.db, func(tx pgx.Tx) error {
-			rows, err := tx.Query(ctx, o.table.named(`SELECT id FROM $name WHERE `+ended+` ORDER BY created_at, seq LIMIT $9`), f.args(begin, chunk)...)
+			rows, err := tx.Query(ctx, o.table.named(`SELECT id FROM $name WHERE `+ended+` ORDER BY created_at, seq LIMIT $10`), f.args(begin, chunk)...)
 			if err != nil {
 				return err
 			}
@@ -174,7 +176,7 @@ func (o *Outbox) change(ctx context.Context, f Filter, change string) (int, erro
 			if _, err := tx.Exec(ctx, o.sql.lock, ids); err != nil {
 				return err
 			}
-			changed, err = o.changeIn(ctx, tx, `WITH given AS MATERIALIZED (SELECT * FROM $name WHERE id = ANY($9::text[])),
+			changed, err = o.changeIn(ctx, tx, `WITH given AS MATERIALIZED (SELECT * FROM $name WHERE id = ANY($10::text[])),
 				ended AS MATERIALIZED (SELECT id, state, seq FROM given WHERE `+ended+`)`+change, f.args(begin, ids)...)
 			return err
 		})

@@ -80,7 +80,11 @@ func (l *Letters) Of() string { return l.source.Of }
 // entries returns the filter for the engine. none reports that nothing can match.
 func (l *Letters) entries(ctx context.Context, f Filter) (e outbox.Filter, none bool, err error) {
 	e = outbox.Filter{IDs: f.IDs, State: f.State, Prefix: l.source.Prefix, Since: f.Since, Until: f.Until, Limit: f.Limit}
-	if f.To != "" {
+	switch {
+	case f.To == "":
+	case l.source.AnyPrefix && !strings.Contains(f.To, "/"):
+		e.Suffix = "/" + f.To
+	default:
 		e.Lane = l.source.Prefix + f.To
 	}
 	if f.After != nil {

@@ -1,6 +1,7 @@
 package deadletter_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/uuid"
@@ -75,6 +76,42 @@ func TestLetters_OneOfSeveralPrefixes_ChangesItsOwnAlone(t *testing.T) {
 	var left string
 	require.NoError(t, db.QueryRow(t.Context(), `SELECT string_agg(id, ' ') FROM works`).Scan(&left))
 	require.Equal(t, "other", left)
+}
+
+// An alert has the name of a target and no prefix. A name that ends like another one is not that one.
+func TestLetters_AnyPrefix_SelectsByNameOrLane(t *testing.T) {
+	t.Parallel()
+	db := testpostgres.New(t).Pool(t)
+	table := outbox.Table{Name: "works"}
+	_, err := db.Exec(t.Context(), table.Schema())
+	require.NoError(t, err)
+	_, err = db.Exec(t.Context(), `INSERT INTO works (id, lane, state, settled_at) SELECT lane, lane, 'dead', now()
+		FROM unnest(ARRAY['1/a/shop', '2/b/shop', '1/a/bank', '1/a/workshop']) AS lane`)
+	require.NoError(t, err)
+	letters, err := deadletter.New(db, deadletter.Source{Of: "works", Table: table, AnyPrefix: true, Transaction: `e.subject`, OfTransaction: `false`})
+	require.NoError(t, err)
+	for to, want := range map[string][]string{
+		"": {"1/a/shop", "2/b/shop", "1/a/bank", "1/a/workshop"}, "shop": {"1/a/shop", "2/b/shop"}, "1/a/shop": {"1/a/shop"}, "a/shop": nil, "hop": nil,
+	} {
+		list, err := letters.List(t.Context(), deadletter.Filter{To: to})
+		require.NoError(t, err)
+		var got []string
+		for _, l := range list {
+			require.Equal(t, l.ID, l.To)
+			got = append(got, l.ID)
+		}
+		require.ElementsMatch(t, want, got, to)
+	}
+	for _, change := range []func(context.Context, deadletter.Filter) (int, error){letters.Replay, letters.Drop} {
+		n, err := change(t.Context(), deadletter.Filter{To: "hop"})
+		require.NoError(t, err)
+		require.Zero(t, n)
+		n, err = change(t.Context(), deadletter.Filter{To: "shop"})
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		_, err = db.Exec(t.Context(), `UPDATE works SET state = 'dead'`)
+		require.NoError(t, err)
+	}
 }
 
 // strip returns a letter as a caller can build it.

@@ -11,6 +11,9 @@ type Source struct {
 	Table outbox.Table
 	// Prefix precedes the names of receivers in the lanes, if the table also holds the entries of others. Default: none.
 	Prefix string
+	// AnyPrefix means that each lane is the name of a receiver behind a slash, with any prefix. Operators see the lane, and select by the
+	// name alone, too: metrics and alerts have only that. No name has a slash. Default: the lane without Prefix is the name.
+	AnyPrefix bool
 	// Transaction is an expression for the id of a row's transaction as text, null if it has none.
 	Transaction string
 	// OfTransaction is the condition for the rows of the transaction $1, a uuid. An index finds them.

@@ -106,6 +106,8 @@ func filters(e *env) {
 	require.Equal(e.t, []string{"x/1-0"}, select_(outbox.Filter{State: outbox.Dead}))
 	require.Equal(e.t, ids(list[3:]), select_(outbox.Filter{Lane: "y/1"}))
 	require.Equal(e.t, ids(list[:3]), select_(outbox.Filter{Prefix: "x/"}))
+	require.Equal(e.t, ids(list[3:]), select_(outbox.Filter{Suffix: "y/1"}))
+	require.Equal(e.t, ids(list), select_(outbox.Filter{Suffix: "/1"}))
 	require.Equal(e.t, ids(list[1:3]), select_(outbox.Filter{Subject: "x/1", State: outbox.Waiting}))
 	require.Equal(e.t, ids(list[:2]), select_(outbox.Filter{Limit: 2}))
 	require.Equal(e.t, []string{"y/1-1"}, select_(outbox.Filter{IDs: []string{"y/1-1"}}))

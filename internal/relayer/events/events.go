@@ -99,14 +99,14 @@ func (p Pool) Source() webhook.Source {
 // Letters returns the pool's deliveries as operators see them.
 func (p Pool) Letters() deadletter.Source {
 	s := Letters()
-	s.Prefix = p.lanePrefix()
+	s.Prefix, s.AnyPrefix = p.lanePrefix(), false
 	return s
 }
 
 // Letters returns the deliveries of all pools as operators see them. The names of the targets are preceded by chain and pool.
 func Letters() deadletter.Source {
 	return deadletter.Source{
-		Of: "relayer-webhooks", Table: table,
+		Of: "relayer-webhooks", Table: table, AnyPrefix: true,
 		Transaction: `CASE WHEN e.payload IS NULL THEN e.about::text END`, OfTransaction: `e.about = $1`,
 		Event:    `CASE WHEN e.payload IS NULL THEN '` + EventTransaction + `' ELSE '` + EventRelayerState + `' END`,
 		Revision: `e.revision`,
