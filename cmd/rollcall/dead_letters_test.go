@@ -186,7 +186,9 @@ func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
 	}, every)
 
 	// The alert and the runbook have the target's name, and neither chain nor pool.
-	runbook := func(args ...string) []string { return append([]string{"dead-letters"}, append(args, "--database-url", r.url)...) }
+	runbook := func(args ...string) []string {
+		return append([]string{"dead-letters"}, append(args, "--database-url", r.url)...)
+	}
 	require.Len(t, read[letterList](t, runbook("list", "--to", "api")...).DeadLetters, 7)
 	require.Equal(t, "relayer-webhooks: 7 entries to be tried again\n", succeed(t, runbook("replay", "--of", "relayer-webhooks", "--to", "api")...))
 	park()
@@ -260,12 +262,24 @@ func TestDeadLetters_OfTheQueue_AreListedReplayedAndDropped(t *testing.T) {
 		require.Contains(t, res.stderr, want)
 	}
 	kill()
+
+	// The transaction of an entry is gone, so the queue gave it up.
+	_, err := r.db.Exec(t.Context(), `INSERT INTO relay_queue (id, lane, state, settled_at) VALUES ($1, 'shop', 'dead', now())`, dropped.String())
+	require.NoError(t, err)
+	_, err = r.db.Exec(t.Context(), `DELETE FROM relay_transactions WHERE id = $1`, dropped)
+	require.NoError(t, err)
+	require.Len(t, read[letterList](t, r.args("dead-letters", "list", "--tx", dropped.String())...).DeadLetters, 1)
+	require.Equal(t, "queue of "+dropped.String()+": 1 entry dropped\n",
+		succeed(t, r.args("dead-letters", "drop", "--of", "queue", "--tx", dropped.String())...))
+	res := rollcall(t, r.args("dead-letters", "list", "--tx", dropped.String())...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, dropped.String()+": transaction not found")
 	r.write("shop")
 	r.giveUp()
 	require.Len(t, letters(), 3)
 	require.Equal(t, "queue: 1 entry to be tried again\n", succeed(t, r.args("dead-letters", "replay", "--of", "queue", "--all")...))
 	require.Contains(t, succeed(t, r.args("dead-letters", "drop", "--of", "client-webhooks", "--to", "shop", "-o", "json")...), `"count": 2`)
-	res := rollcall(t, r.args("dead-letters", "drop")...)
+	res = rollcall(t, r.args("dead-letters", "drop")...)
 	require.Equal(t, cli.ExitUsage, res.code)
 	require.Contains(t, res.stderr, "give ids, or")
 

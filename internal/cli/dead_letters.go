@@ -46,10 +46,11 @@ type lettersFlags struct {
 
 func (f *lettersFlags) check(p *config.Problems) { f.fill(p) }
 
-// letters are the entries of one kind. find returns the id of a transaction that may have some.
+// letters are the entries of one kind. find returns the id of the transaction that a text names, and whether its row exists. The id is
+// uuid.Nil if the text names none. Entries may exist without the row: the queue gives them up.
 type letters struct {
 	*deadletter.Letters
-	find func(ctx context.Context, tx string) (uuid.UUID, error)
+	find func(ctx context.Context, tx string) (id uuid.UUID, exists bool, err error)
 }
 
 // open returns the chosen kinds; the context ends with the timeout, and end releases both.
@@ -75,7 +76,7 @@ func (f *lettersFlags) kinds(ctx context.Context, db *pgxpool.Pool) (all []lette
 		case err == nil:
 			for _, l := range []*deadletter.Letters{path.Queue, path.Webhooks} {
 				if f.Of == anyKind || f.Of == l.Of() {
-					all = append(all, letters{l, func(ctx context.Context, tx string) (uuid.UUID, error) { return findRelayed(ctx, path, tx) }})
+					all = append(all, letters{l, func(ctx context.Context, tx string) (uuid.UUID, bool, error) { return findRelayed(ctx, path, tx) }})
 				}
 			}
 		case f.Of != anyKind || !absent(err):
@@ -101,19 +102,20 @@ func (f *lettersFlags) kinds(ctx context.Context, db *pgxpool.Pool) (all []lette
 func (f *lettersFlags) ofRelayers(ctx context.Context, db *pgxpool.Pool) (letters, error) {
 	if f.ChainID == 0 {
 		all, err := admin.AllWebhooks(ctx, db)
-		return letters{all, func(_ context.Context, tx string) (uuid.UUID, error) {
+		return letters{all, func(ctx context.Context, tx string) (uuid.UUID, bool, error) {
 			id, err := uuid.Parse(tx)
 			if err != nil {
-				err = WithFix(errors.New("a hash, or KEY:NONCE, names a transaction of one pool"), "Give --chain-id, and --pool-id if the pool has another name than \"pool\".")
+				return id, false, WithFix(errors.New("a hash, or KEY:NONCE, names a transaction of one pool"), "Give --chain-id, and --pool-id if the pool has another name than \"pool\".")
 			}
-			return id, err
+			exists, err := store.HasTransaction(ctx, db, id)
+			return id, exists, err
 		}}, err
 	}
 	pool, err := admin.Open(ctx, db, f.ChainID, f.PoolID)
 	if err != nil {
 		return letters{}, err
 	}
-	return letters{pool.Webhooks, func(ctx context.Context, tx string) (uuid.UUID, error) { return findInPool(ctx, pool, tx) }}, nil
+	return letters{pool.Webhooks, func(ctx context.Context, tx string) (uuid.UUID, bool, error) { return findInPool(ctx, pool, tx) }}, nil
 }
 
 // absent reports whether a database has nothing of a domain.
@@ -123,25 +125,32 @@ func absent(err error) bool {
 	return isOlder && older.Database == 0 || isUnknown && len(unknown.Known) == 0
 }
 
-func findRelayed(ctx context.Context, a *dispatchadmin.Admin, tx string) (uuid.UUID, error) {
+func findRelayed(ctx context.Context, a *dispatchadmin.Admin, tx string) (uuid.UUID, bool, error) {
 	id, err := uuid.Parse(tx)
-	if err != nil {
-		return uuid.Nil, dispatch.ErrNotFound
+	if err != nil { // a relayer's hash, or KEY:NONCE
+		return uuid.Nil, false, nil
 	}
 	_, err = a.Store.ByID(ctx, id)
-	return id, err
+	if errors.Is(err, dispatch.ErrNotFound) {
+		return id, false, nil
+	}
+	return id, err == nil, err
 }
 
-func findInPool(ctx context.Context, a *admin.Admin, tx string) (uuid.UUID, error) {
+func findInPool(ctx context.Context, a *admin.Admin, tx string) (uuid.UUID, bool, error) {
 	ref, err := admin.ParseRef(tx)
 	if err != nil {
-		return uuid.Nil, err
+		return uuid.Nil, false, err
 	}
 	found, err := a.Find(ctx, ref)
-	if err != nil {
-		return uuid.Nil, err
+	if errors.Is(err, relayer.ErrNotFound) {
+		id, _ := uuid.Parse(tx)
+		return id, false, nil
 	}
-	return found.ID, nil
+	if err != nil {
+		return uuid.Nil, false, err
+	}
+	return found.ID, true, nil
 }
 
 // letterFlags select entries.
@@ -182,12 +191,17 @@ func (f *letterFlags) choose(ctx context.Context, all []letters) (chosen []selec
 	for _, tx := range f.Tx {
 		before := len(chosen)
 		for _, l := range all {
-			id, err := l.find(ctx, tx)
-			if errors.Is(err, dispatch.ErrNotFound) || errors.Is(err, relayer.ErrNotFound) {
-				continue
+			id, exists, err := l.find(ctx, tx)
+			if err == nil && id != uuid.Nil && !exists {
+				var entries []deadletter.Letter
+				entries, err = l.List(ctx, deadletter.Filter{Transaction: id, Limit: 1})
+				exists = len(entries) > 0
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", tx, err)
+			}
+			if !exists {
+				continue
 			}
 			filter.Transaction = id
 			chosen = append(chosen, selection{l, filter, l.Of() + " of " + tx})

@@ -51,6 +51,14 @@ func Attach(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) 
 	return nil, &UnknownPoolError{ChainID: chainID, Pool: pool, Known: known}
 }
 
+// HasTransaction reports whether any pool of a database has a transaction.
+func HasTransaction(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (has bool, err error) {
+	if err := db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_txs WHERE id = $1)`, id).Scan(&has); err != nil {
+		return false, fmt.Errorf("look for a transaction: %w", err)
+	}
+	return has, nil
+}
+
 // TransactionByHash returns the transaction with an attempt of that hash, or with that recorded hash. It returns the
 // latest, because a chain that lost its history may have had several.
 func (s *Store) TransactionByHash(ctx context.Context, hash common.Hash) (*relayer.Transaction, error) {
