@@ -222,7 +222,7 @@ type letterList struct {
 type lettersListCmd struct {
 	letterFlags
 	State string `enum:"dead,waiting,done,any" default:"dead" help:"Those in this state; dead is what was given up, and done are webhooks that were delivered."`
-	Limit int    `default:"100" min:"1" max:"1000" help:"Maximum number of rows of each kind."`
+	Limit int    `default:"100" min:"1" max:"100000" help:"Maximum number of rows of each kind, up to 100000. The list goes on with --since and the time of the last one, createdAt in JSON, which it then shows again."`
 	OutputFlags
 	lettersFlags
 }

@@ -66,19 +66,11 @@ func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (
 	for _, s := range attempts {
 		h.Signed = append(h.Signed, s.Row())
 	}
-	for filter := (deadletter.Filter{Transaction: tx.ID, Limit: 1000}); ; {
-		page, err := a.Webhooks.List(ctx, filter)
-		if err != nil {
-			return h, err
-		}
-		for i := range page {
-			h.Webhooks = append(h.Webhooks, txWebhookOf(&page[i]))
-		}
-		if len(page) == 0 {
-			return h, nil
-		}
-		filter.After = &page[len(page)-1]
+	webhooks, err := a.Webhooks.List(ctx, deadletter.Filter{Transaction: tx.ID, Limit: deadletter.MaxList})
+	for i := range webhooks {
+		h.Webhooks = append(h.Webhooks, txWebhookOf(&webhooks[i]))
 	}
+	return h, err
 }
 
 // shownData is how much of a transaction's data a person is shown.

@@ -52,13 +52,14 @@ type Filter struct {
 	Since, Until time.Time
 	// After is the last entry of the previous page.
 	After *Item
-	// Limit is 1 to 1,000, for List. Default 100.
+	// Limit is 1 to MaxPage, for List. Default 100.
 	Limit int
 }
 
 const (
 	defaultPage = 100
-	maxPage     = 1000
+	// MaxPage is the most entries that one List returns.
+	MaxPage = 1000
 	// where is the condition for a filter's rows; zero fields match all rows.
 	where = `($1::text[] IS NULL OR id = ANY($1)) AND ($2 = '' OR state = $2) AND ($3 = '' OR lane = $3) AND starts_with(lane, $4)
 		AND right(lane, length($5)) = $5 AND ($6 = '' OR subject = $6)
@@ -84,7 +85,7 @@ func (f Filter) args(others ...any) []any {
 func (o *Outbox) List(ctx context.Context, f Filter) ([]Item, error) {
 	limit := defaultPage
 	if f.Limit > 0 {
-		limit = min(f.Limit, maxPage)
+		limit = min(f.Limit, MaxPage)
 	}
 	after := Item{Seq: -1}
 	if f.After != nil {
@@ -275,7 +276,7 @@ func (o *Outbox) Hasten(ctx context.Context, lane string) (n int, err error) {
 	err = o.eachLane(ctx, func(l string) bool { return l == lane }, func(k laneKey) error {
 		changed, err := o.inChunk(ctx, `UPDATE $name SET due_at = now() WHERE id = ANY(ARRAY(SELECT id FROM $name
 			WHERE state = 'waiting' AND partition = $1 AND lane = $2 AND due_at > now() AND due_at < 'infinity' AND NOT sent AND claimed_until <= now()
-			ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED)) RETURNING coalesce(subject, '')`, k.partition, k.lane, maxPage)
+			ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED)) RETURNING coalesce(subject, '')`, k.partition, k.lane, MaxPage)
 		n += changed
 		return err
 	})

@@ -46,9 +46,12 @@ type Filter struct {
 	Since, Until time.Time
 	// After is the last entry of the previous page.
 	After *Letter
-	// Limit is 1 to 1,000, for List. Default 100.
+	// Limit is 1 to MaxList, for List. Default 100.
 	Limit int
 }
+
+// MaxList is the most entries that one List returns, which it holds in memory. A caller that wants more gives After, or Since.
+const MaxList = 100_000
 
 var (
 	// ErrNotFound means that there is no entry with an id.
@@ -79,7 +82,7 @@ func (l *Letters) Of() string { return l.source.Of }
 
 // entries returns the filter for the engine. none reports that nothing can match.
 func (l *Letters) entries(ctx context.Context, f Filter) (e outbox.Filter, none bool, err error) {
-	e = outbox.Filter{IDs: f.IDs, State: f.State, Prefix: l.source.Prefix, Since: f.Since, Until: f.Until, Limit: f.Limit}
+	e = outbox.Filter{IDs: f.IDs, State: f.State, Prefix: l.source.Prefix, Since: f.Since, Until: f.Until}
 	switch {
 	case f.To == "":
 	case l.source.AnyPrefix && !strings.Contains(f.To, "/"):
@@ -104,16 +107,27 @@ func (l *Letters) entries(ctx context.Context, f Filter) (e outbox.Filter, none 
 }
 
 // List returns the matching entries without their payloads, the oldest first.
-func (l *Letters) List(ctx context.Context, f Filter) ([]Letter, error) {
+func (l *Letters) List(ctx context.Context, f Filter) (list []Letter, err error) {
 	e, none, err := l.entries(ctx, f)
 	if err != nil || none {
 		return nil, err
 	}
-	items, err := l.box.List(ctx, e)
-	if err != nil {
-		return nil, err
+	for left := min(cmp.Or(f.Limit, 100), MaxList); ; {
+		e.Limit = min(left, outbox.MaxPage)
+		items, err := l.box.List(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		page, err := l.letters(ctx, items)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, page...)
+		if left -= len(items); len(items) < e.Limit || left == 0 {
+			return list, nil
+		}
+		e.After = &items[len(items)-1]
 	}
-	return l.letters(ctx, items)
 }
 
 // Show returns an entry with its payload. It fails with [ErrNotFound].

@@ -2,7 +2,9 @@ package deadletter_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -112,6 +114,51 @@ func TestLetters_AnyPrefix_SelectsByNameOrLane(t *testing.T) {
 		_, err = db.Exec(t.Context(), `UPDATE works SET state = 'dead'`)
 		require.NoError(t, err)
 	}
+}
+
+// A list longer than a page of the engine has each entry once, in the order of insertion. Times and pages limit it.
+func TestLetters_ListOfSeveralPages_HasEachEntryOnce(t *testing.T) {
+	t.Parallel()
+	db := testpostgres.New(t).Pool(t)
+	table := outbox.Table{Name: "works"}
+	_, err := db.Exec(t.Context(), table.Schema())
+	require.NoError(t, err)
+	const n = 2*outbox.MaxPage + 500
+	first := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	// Ten entries have each time, as those of one statement do.
+	_, err = db.Exec(t.Context(), `INSERT INTO works (id, lane, created_at, state, settled_at, subject)
+		SELECT n, 'a', $1::timestamptz + n / 10 * interval '1 s', 'dead', now(), n FROM generate_series(0, $2::int - 1) n`, first, n)
+	require.NoError(t, err)
+	letters, err := deadletter.New(db, deadletter.Source{
+		Of: "works", Table: table, Transaction: `e.subject`, OfTransaction: `false`, Event: `'event of ' || e.id`, Revision: `e.id::int + 1`,
+	})
+	require.NoError(t, err)
+	list := func(f deadletter.Filter) []deadletter.Letter {
+		list, err := letters.List(t.Context(), f)
+		require.NoError(t, err)
+		return list
+	}
+	// is requires the entries from one number up to another.
+	is := func(list []deadletter.Letter, from, to int) {
+		t.Helper()
+		require.Len(t, list, to-from)
+		for i, l := range list {
+			require.Equal(t, strconv.Itoa(from+i), l.ID)
+		}
+	}
+	all := list(deadletter.Filter{Limit: deadletter.MaxList})
+	is(all, 0, n)
+	require.Equal(t, "event of 7", all[7].Event)
+	require.Equal(t, 8, all[7].Revision)
+	is(list(deadletter.Filter{}), 0, 100)
+	is(list(deadletter.Filter{Limit: 2 * outbox.MaxPage}), 0, 2*outbox.MaxPage)
+	is(list(deadletter.Filter{Limit: outbox.MaxPage + 1, After: &all[4]}), 5, outbox.MaxPage+6)
+	is(list(deadletter.Filter{Limit: n, After: &all[n-1]}), 0, 0)
+	is(list(deadletter.Filter{Since: first.Add(2 * time.Second), Until: first.Add(4 * time.Second)}), 20, 40)
+	changed, err := letters.Replay(t.Context(), deadletter.Filter{Since: first.Add(2 * time.Second), Until: first.Add(4 * time.Second)})
+	require.NoError(t, err)
+	require.Equal(t, 20, changed)
+	is(list(deadletter.Filter{State: outbox.Waiting}), 20, 40)
 }
 
 // strip returns a letter as a caller can build it.
