@@ -18,11 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
-	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
 	dispatchstore "github.com/rollcall-dev/rollcall/internal/dispatch/store"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/upstream/upstreamtest"
 	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
-	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
@@ -75,56 +73,32 @@ func TestDeadLetters_OfClients_AreListedAndReplayed(t *testing.T) {
 	require.Empty(t, r.webhooks())
 	require.Len(t, r.webhooks("--state", "waiting"), 4)
 	r.giveUp()
-	all := r.webhooks()
+	all := r.webhooks("--state", "any")
 	require.Len(t, all, 4)
 	require.Contains(t, succeed(t, r.args("dead-letters", "list", "--of", "client-webhooks", "--limit", "1")...), "the oldest 1 entry\n")
-	for _, selection := range [][]string{
-		{"--to", "shop"},
-		{"--tx", txs[0].String()},
-		{"--since", time.Now().Add(-30 * time.Minute).UTC().Format(time.RFC3339)},
-		{"--until", time.Now().Add(-30 * time.Minute).UTC().Format(time.RFC3339)},
-	} {
+	between := time.Now().Add(-30 * time.Minute).UTC().Format(time.RFC3339)
+	for _, selection := range [][]string{{"--to", "shop"}, {"--tx", txs[0].String()}, {"--since", between}, {"--until", between}} {
 		r.giveUp()
-		selected := r.webhooks(selection...)
-		require.Len(t, selected, 2, "%v", selection)
+		require.Len(t, r.webhooks(selection...), 2, "%v", selection)
 		res := r.replay(selection...)
 		require.Zero(t, res.code, "%v: %s", selection, res.stderr)
 		require.Contains(t, res.stdout, ": 2 entries to be tried again\n")
-		due := r.webhooks("--state", "waiting")
-		require.Len(t, due, 2, "%v", selection)
-		for i, d := range due {
-			require.Equal(t, selected[i].ID, d.ID)
-			require.Equal(t, 5, d.Attempts)
-			require.False(t, d.DueAt.After(time.Now()), "at once")
-		}
+		require.Len(t, r.webhooks(), 2, "%v", selection)
 	}
-	var limits int
-	require.NoError(t, r.db.QueryRow(t.Context(), `SELECT count(failing_since) FROM relay_webhooks WHERE state = 'waiting'`).Scan(&limits))
-	require.Zero(t, limits, "for a day again")
-
 	r.giveUp()
 	res := r.replay(all[0].ID, all[1].ID)
 	require.Zero(t, res.code, res.stderr)
-	require.Len(t, r.webhooks(), 2)
 	require.Contains(t, r.replay("--all").stdout, "client-webhooks: 2 entries to be tried again\n")
 	require.Contains(t, r.replay("--all").stdout, "client-webhooks: 0 entries to be tried again\n")
-
-	// A delivered one is replayed by its id only.
-	_, err := r.db.Exec(t.Context(), `UPDATE relay_webhooks SET state = 'done', settled_at = now()`)
-	require.NoError(t, err)
-	require.Equal(t, cli.ExitNotDone, r.replay("--tx", txs[0].String()).code)
-	require.Zero(t, r.replay(all[0].ID).code)
-	require.Len(t, r.webhooks("--state", "waiting"), 1)
-	require.Len(t, r.webhooks("--state", "any", "--tx", txs[0].String(), "--tx", txs[1].String()), 4)
+	require.Len(t, r.webhooks("--state", "waiting"), 4)
 }
 
-func TestDeadLettersReplay_WrongSelection_IsRefused(t *testing.T) {
+func TestDeadLetters_WrongSelection_IsRefused(t *testing.T) {
 	r := newRelayed(t)
 	tx := r.write("shop")[0]
 	r.giveUp()
 	due := r.webhooks()[0].ID
 	require.Zero(t, r.replay(due).code)
-	clean := r.accept()
 	for _, c := range []struct {
 		args []string
 		code int
@@ -133,27 +107,32 @@ func TestDeadLettersReplay_WrongSelection_IsRefused(t *testing.T) {
 		{nil, cli.ExitUsage, "give ids, or --tx, --to, --since, --until, or --all"},
 		{[]string{"--all", "--to", "shop"}, cli.ExitUsage, "give ids, or"},
 		{[]string{due, "--tx", tx.String()}, cli.ExitUsage, "give ids, or"},
+		{[]string{"--all", "--of", "any"}, cli.ExitUsage, "only ids select among several"},
+		{[]string{"--all", "--of", "webhooks"}, cli.ExitUsage, "is not one of any, queue"},
 		{[]string{"--tx", "order-1"}, cli.ExitUsage, `"order-1" is no transaction's id`},
 		{[]string{"--since", "yesterday"}, cli.ExitUsage, `"yesterday" is not valid`},
-		{[]string{tx.String()}, cli.ExitNotDone, tx.String() + ": no such entry\n\"rollcall dead-letters list\" shows"},
+		{[]string{"no-uuid"}, cli.ExitNotDone, "no-uuid: no such entry\n\"rollcall dead-letters list\" shows"},
 		{[]string{due}, cli.ExitNotDone, due + ": it waits already, and was not given up"},
 		{[]string{"--tx", due}, cli.ExitNotDone, due + ": transaction not found\nList them with \"rollcall tx list\", or \"rollcall tx relay\""},
-		{[]string{"--tx", clean.String()}, cli.ExitNotDone, "nothing of it was given up\n"},
-		{[]string{"--to", "shpo"}, cli.ExitNotDone, "nothing of it was given up\n"},
-		{[]string{"--since", "2999-01-01T00:00:00Z"}, cli.ExitNotDone, "nothing of it was given up\n"},
+		{[]string{"--to", "shpo"}, cli.ExitNotDone, "nothing of it was given up\n\"rollcall dead-letters list\" shows all that was"},
 	} {
 		res := r.replay(c.args...)
 		require.Equal(t, c.code, res.code, "%v: %s", c.args, res.stderr)
 		require.Contains(t, res.stderr, c.want, "%v", c.args)
 	}
 	require.Len(t, r.webhooks(), 1, "nothing was replayed")
+	res := rollcall(t, r.args("dead-letters", "show", "no-uuid")...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, "no-uuid: no such entry\n")
+	res = rollcall(t, "dead-letters", "list", "--database-url", testpostgres.New(t).URL()) // another program's
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, "neither relayers nor a relay path")
 }
 
-func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
+func TestDeadLetters_OfRelayers_AreListedAndChanged(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, func(o *relayertest.Options) { o.Targets = []string{"api", "audit"} })
-	one, two := r.send(t, 0, "one"), r.send(t, 0, "two")
-	r.confirm(t, two, relayer.Confirmed)
+	one := r.send(t, 0, "one")
 	r.confirm(t, one, relayer.Confirmed)
 	park := func() {
 		_, err := r.db.Exec(t.Context(), `UPDATE relayer_webhooks SET state = 'dead', settled_at = now(), attempts = 5, reason = 'status 500'`)
@@ -163,81 +142,41 @@ func TestDeadLetters_OfRelayers_AreDeliveredAgain(t *testing.T) {
 	dead := func(args ...string) []deadletter.Letter {
 		return read[letterList](t, r.operator(append([]string{"dead-letters", "list"}, args...)...)...).DeadLetters
 	}
-	replay := func(args ...string) string {
-		return succeed(t, r.operator(append([]string{"dead-letters", "replay", "--of", "relayer-webhooks"}, args...)...)...)
-	}
 	all := dead()
-	require.Len(t, all, 12)
-	require.Equal(t, all, dead("--of", "relayer-webhooks"))
+	require.Len(t, all, 6)
+	shown := succeed(t, r.operator("dead-letters", "show", all[0].ID)...)
+	require.Regexp(t, `(?s)kind +relayer-webhooks\nid +`+all[0].ID+`\nto +(api|audit)\ntransaction +\S+\nevent +transaction_update\n.*tries +5\nreason +status 500\n`, shown)
+	require.Equal(t, fmt.Sprintf("relayer-webhooks of %s: 6 entries to be tried again\n", one.Hash.Hex()),
+		succeed(t, r.operator("dead-letters", "replay", "--of", "relayer-webhooks", "--tx", one.Hash.Hex())...))
+	park()
+	res := rollcall(t, r.operator("dead-letters", "replay", one.ID.String(), all[1].ID)...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, one.ID.String()+": no such entry")
+	require.Equal(t, all[1].ID+": to be tried again\n", res.stdout)
+	park()
 
-	// Without a chain the list has the webhooks of all pools, and the relay path's entries.
-	require.NoError(t, postgres.Migrate(t.Context(), r.url, dispatchstore.Migrations()))
-	require.NoError(t, postgres.Migrate(t.Context(), r.url, queue.Migrations()))
+	// Without a chain the commands have the webhooks of all pools. The alert and the runbook have the target's name, and neither chain nor pool.
 	_, err := r.db.Exec(t.Context(), `INSERT INTO relayer_webhooks (lane, state, settled_at, payload) VALUES ('1/other/api', 'dead', now(), '{}')`)
 	require.NoError(t, err)
-	_, err = r.db.Exec(t.Context(), `INSERT INTO relay_queue (id, lane, state, settled_at) VALUES ($1, 'shop', 'dead', now())`, uuid.NewString())
-	require.NoError(t, err)
+	anyPool := func(args ...string) []string {
+		return append([]string{"dead-letters"}, append(args, "--database-url", r.url)...)
+	}
 	every := map[string]int{}
-	for _, l := range read[letterList](t, "dead-letters", "list", "--database-url", r.url).DeadLetters {
+	for _, l := range read[letterList](t, anyPool("list")...).DeadLetters {
 		every[l.Of+" to "+l.To]++
 	}
 	require.Equal(t, map[string]int{
-		"queue to shop": 1, "relayer-webhooks to 1/other/api": 1, "relayer-webhooks to 1337/pool/api": 6, "relayer-webhooks to 1337/pool/audit": 6,
+		"relayer-webhooks to 1/other/api": 1, "relayer-webhooks to 1337/pool/api": 3, "relayer-webhooks to 1337/pool/audit": 3,
 	}, every)
-
-	// The alert and the runbook have the target's name, and neither chain nor pool.
-	runbook := func(args ...string) []string {
-		return append([]string{"dead-letters"}, append(args, "--database-url", r.url)...)
-	}
-	require.Len(t, read[letterList](t, runbook("list", "--to", "api")...).DeadLetters, 7)
-	require.Equal(t, "relayer-webhooks: 7 entries to be tried again\n", succeed(t, runbook("replay", "--of", "relayer-webhooks", "--to", "api")...))
+	require.Len(t, dead(), 6)
+	require.Len(t, read[letterList](t, anyPool("list", "--to", "api")...).DeadLetters, 4)
+	require.Equal(t, "relayer-webhooks: 4 entries to be tried again\n", succeed(t, anyPool("replay", "--of", "relayer-webhooks", "--to", "api")...))
 	park()
-	_, err = r.db.Exec(t.Context(), `UPDATE relayer_webhooks SET lane = '1/other/old' WHERE lane = '1/other/api'`)
-	require.NoError(t, err)
-	require.Equal(t, "relayer-webhooks: 1 entry dropped\n", succeed(t, runbook("drop", "--of", "relayer-webhooks", "--to", "old")...))
-	res := rollcall(t, "dead-letters", "list", "--database-url", r.url, "--tx", one.Hash.Hex())
+	require.Equal(t, "relayer-webhooks: 4 entries dropped\n", succeed(t, anyPool("drop", "--of", "relayer-webhooks", "--to", "api")...))
+	require.Len(t, dead(), 3)
+	res = rollcall(t, anyPool("list", "--tx", one.Hash.Hex())...)
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "names a transaction of one pool\nGive --chain-id")
-	require.Len(t, dead("--of", "relayer-webhooks"), 12)
-	_, err = r.db.Exec(t.Context(), `DELETE FROM relay_queue`)
-	require.NoError(t, err)
-	require.Len(t, dead("--to", "audit"), 6)
-	require.Len(t, dead("--tx", one.ID.String()), 6)
-	require.Contains(t, succeed(t, r.operator("dead-letters", "list", "--limit", "3")...), "the oldest 3 entries\n")
-	shown := succeed(t, r.operator("dead-letters", "show", all[0].ID)...)
-	require.Regexp(t, `(?s)kind +relayer-webhooks\nid +`+all[0].ID+`\nto +(api|audit)\ntransaction +\S+\nevent +transaction_update\n.*tries +5\nreason +status 500\n`, shown)
-
-	require.Equal(t, all[0].ID+": to be tried again\n", replay(all[0].ID))
-	require.Len(t, dead(), 11)
-	n := len(dead("--tx", two.ID.String()))
-	require.Equal(t, fmt.Sprintf("relayer-webhooks of %s: %d entries to be tried again\nrelayer-webhooks of %s: %d entries to be tried again\n", one.Hash.Hex(), 11-n, two.ID, n),
-		replay("--tx", one.Hash.Hex(), "--tx", two.ID.String()))
-	require.Empty(t, dead())
-	park()
-	require.Equal(t, "relayer-webhooks: 6 entries to be tried again\n", replay("--to", "api"))
-	require.Equal(t, "relayer-webhooks: 6 entries to be tried again\n", replay("--all"))
-	require.Equal(t, "relayer-webhooks: 0 entries to be tried again\n", replay("--all"))
-	park()
-	require.Equal(t, all[0].ID+": dropped\n", succeed(t, r.operator("dead-letters", "drop", all[0].ID)...))
-	require.Len(t, dead(), 11)
-
-	for want, args := range map[string][]string{
-		"give ids, or --tx, --to":       {},
-		"only ids select among several": {"--all"},
-		`"y" is no transaction's id`:    {"--tx", "y"},
-		"is not one of any, queue":      {"--all", "--of", "webhooks"},
-	} {
-		res := rollcall(t, r.operator(append([]string{"dead-letters", "replay"}, args...)...)...)
-		require.Equal(t, cli.ExitUsage, res.code, "%v", args)
-		require.Contains(t, res.stderr, want)
-	}
-	res = rollcall(t, r.operator("dead-letters", "replay", one.ID.String(), all[1].ID)...)
-	require.Equal(t, cli.ExitNotDone, res.code)
-	require.Contains(t, res.stderr, one.ID.String()+": no such entry")
-	require.Contains(t, res.stdout, all[1].ID+": to be tried again\n")
-	res = rollcall(t, r.operator("dead-letters", "replay", "--of", "relayer-webhooks", "--tx", "0x"+strings.Repeat("12", 32))...)
-	require.Equal(t, cli.ExitNotDone, res.code)
-	require.Contains(t, res.stderr, "transaction not found")
 }
 
 // Without --of the commands find the entries of each kind that the database has.
@@ -249,44 +188,28 @@ func TestDeadLetters_OfTheQueue_AreListedReplayedAndDropped(t *testing.T) {
 		require.NoError(t, err)
 	}
 	kill()
-	letters := func() []deadletter.Letter { return read[letterList](t, r.args("dead-letters", "list")...).DeadLetters }
+	letters := func(args ...string) []deadletter.Letter {
+		return read[letterList](t, r.args(append([]string{"dead-letters", "list"}, args...)...)...).DeadLetters
+	}
 	require.Len(t, letters(), 2)
 	require.Equal(t, []string{"queue", "shop", "poison"}, []string{letters()[0].Of, letters()[0].To, letters()[0].Reason})
 	require.Contains(t, succeed(t, r.args("dead-letters", "list")...), "poison")
 	require.Equal(t, replayed.String()+": to be tried again\n", succeed(t, r.args("dead-letters", "replay", replayed.String())...))
 	require.Equal(t, dropped.String()+": dropped\n", succeed(t, r.args("dead-letters", "drop", dropped.String())...))
 	require.Empty(t, letters())
-	for id, want := range map[uuid.UUID]string{dropped: "no such entry", replayed: "it waits already"} {
-		res := rollcall(t, r.args("dead-letters", "drop", id.String())...)
-		require.Equal(t, cli.ExitNotDone, res.code)
-		require.Contains(t, res.stderr, want)
-	}
-	kill()
-
-	// The transaction of an entry is gone, so the queue gave it up.
-	_, err := r.db.Exec(t.Context(), `INSERT INTO relay_queue (id, lane, state, settled_at) VALUES ($1, 'shop', 'dead', now())`, dropped.String())
-	require.NoError(t, err)
-	_, err = r.db.Exec(t.Context(), `DELETE FROM relay_transactions WHERE id = $1`, dropped)
-	require.NoError(t, err)
-	require.Len(t, read[letterList](t, r.args("dead-letters", "list", "--tx", dropped.String())...).DeadLetters, 1)
-	require.Equal(t, "queue of "+dropped.String()+": 1 entry dropped\n",
-		succeed(t, r.args("dead-letters", "drop", "--of", "queue", "--tx", dropped.String())...))
-	res := rollcall(t, r.args("dead-letters", "list", "--tx", dropped.String())...)
+	res := rollcall(t, r.args("dead-letters", "drop", replayed.String())...)
 	require.Equal(t, cli.ExitNotDone, res.code)
-	require.Contains(t, res.stderr, dropped.String()+": transaction not found")
+	require.Contains(t, res.stderr, "it waits already")
+
+	kill()
+	_, err := r.db.Exec(t.Context(), `DELETE FROM relay_transactions WHERE id = $1`, replayed)
+	require.NoError(t, err)
+	require.Len(t, letters("--tx", replayed.String()), 1, "also without its transaction")
 	r.write("shop")
 	r.giveUp()
 	require.Len(t, letters(), 3)
 	require.Equal(t, "queue: 1 entry to be tried again\n", succeed(t, r.args("dead-letters", "replay", "--of", "queue", "--all")...))
 	require.Contains(t, succeed(t, r.args("dead-letters", "drop", "--of", "client-webhooks", "--to", "shop", "-o", "json")...), `"count": 2`)
-	res = rollcall(t, r.args("dead-letters", "drop")...)
-	require.Equal(t, cli.ExitUsage, res.code)
-	require.Contains(t, res.stderr, "give ids, or")
-
-	other := testpostgres.New(t) // another program's
-	res = rollcall(t, "dead-letters", "list", "--database-url", other.URL())
-	require.NotZero(t, res.code)
-	require.Contains(t, res.stderr, "neither relayers nor a relay path")
 }
 
 // clientReceiver is a client's receiver of webhooks. It answers 500 to reports of a final status until it is repaired.

@@ -44,6 +44,34 @@ func Open(ctx context.Context, db *pgxpool.Pool) (*Admin, error) {
 	return &Admin{Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL}), Queue: entries, Webhooks: webhooks}, nil
 }
 
+// DeadLetters returns the relay path's kinds of entries in a database, which it does not close. Opening them fails as [Open] does, and
+// with a [deadletter.AbsentError] if the database has no relay path.
+func DeadLetters(db *pgxpool.Pool) deadletter.Domain {
+	return deadletter.Domain{Kinds: []string{queue.Letters().Of, store.WebhookLetters().Of}, Open: func(ctx context.Context) ([]deadletter.Kind, error) {
+		a, err := Open(ctx, db)
+		if older, is := errors.AsType[*postgres.OlderError](err); is && older.Database == 0 {
+			return nil, &deadletter.AbsentError{Err: err}
+		}
+		if err != nil {
+			return nil, err
+		}
+		return []deadletter.Kind{{Letters: a.Queue, Find: a.find}, {Letters: a.Webhooks, Find: a.find}}, nil
+	}}
+}
+
+// find is [deadletter.Kind.Find]. Only an id names a transaction of the relay path.
+func (a *Admin) find(ctx context.Context, tx string) (uuid.UUID, bool, error) {
+	id, err := uuid.Parse(tx)
+	if err != nil {
+		return uuid.Nil, false, nil
+	}
+	_, err = a.Store.ByID(ctx, id)
+	if errors.Is(err, dispatch.ErrNotFound) {
+		return id, false, nil
+	}
+	return id, err == nil, err
+}
+
 // Record is a transaction with all that is known about it.
 type Record struct {
 	*dispatch.Transaction

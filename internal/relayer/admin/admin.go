@@ -46,15 +46,6 @@ func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*
 	return &Admin{Store: s, Webhooks: webhooks}, nil
 }
 
-// AllWebhooks returns the webhooks of all pools in a database, which it does not close. It fails with a [postgres.OlderError] or a
-// [postgres.NewerError].
-func AllWebhooks(ctx context.Context, db *pgxpool.Pool) (*deadletter.Letters, error) {
-	if err := postgres.Check(ctx, db, store.Migrations()); err != nil {
-		return nil, err
-	}
-	return deadletter.New(db, events.Letters())
-}
-
 // Outcome is the outcome of a change.
 type Outcome string
 
@@ -73,7 +64,8 @@ func OutcomeOf(err error) Outcome {
 		return Done
 	case errors.Is(err, relayer.ErrUnknown), errors.Is(err, postgres.ErrUnknown):
 		return Unknown
-	case state, errors.Is(err, relayer.ErrNotFound), errors.Is(err, store.ErrUnsigned), errors.Is(err, errRefused):
+	case state, errors.Is(err, relayer.ErrNotFound), errors.Is(err, store.ErrUnsigned), errors.Is(err, errRefused),
+		errors.Is(err, deadletter.ErrNotFound), errors.Is(err, deadletter.ErrWaiting):
 		return NotDone
 	case postgres.Uncertain(err):
 		return Unknown
@@ -89,9 +81,7 @@ type refused struct{ error }
 
 func (r refused) Unwrap() []error { return []error{r.error, errRefused} }
 
-// Partly marks the error of a change that was done in part, and keeps its text.
-func Partly(err error) error { return partly{err} }
-
+// partly marks the error of a change that was done in part, and keeps its text.
 type partly struct{ error }
 
 func (p partly) Unwrap() []error { return []error{p.error, relayer.ErrUnknown} }

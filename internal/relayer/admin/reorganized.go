@@ -85,7 +85,7 @@ func (a *Admin) TakeBack(ctx context.Context, client *evm.Client, plan *Reorgani
 		err = a.Store.Reanchor(ctx, now.Known, now.Anchor)
 	}
 	if err != nil && taken > 0 {
-		err = Partly(err)
+		err = partly{err}
 	}
 	return taken, err
 }
