@@ -230,22 +230,30 @@ func pauseKeys(ctx context.Context, con *Console, args *keyArgs, pool *poolFlags
 	}
 	var results []ActionResult
 	for _, k := range keys {
-		before := *k
-		k.Paused, k.Draining = paused, false
-		now := keyStateOf(k)
-		detail := "paused"
-		switch {
-		case paused && before.Paused && !before.Draining:
-			detail = "was paused already"
-		case !paused && now.Usable:
-			detail = "resumed"
-		case !paused:
-			detail = "resumed, and still gets nothing new: " + now.state()
+		was, is, err := a.Pause(ctx, k.Address, paused)
+		detail := ""
+		if err == nil {
+			detail = pauseDetail(was, is)
 		}
-		if paused && k.PendingCount > 0 {
-			detail += fmt.Sprintf(", with %d pending that go on", k.PendingCount)
-		}
-		results = append(results, resultOf(now.Address, detail, a.Pause(ctx, k.Address, paused)))
+		results = append(results, resultOf(lower(k.Address), detail, err))
 	}
 	return report(con, o, results, "rollcall keys list")
+}
+
+// pauseDetail describes a key that was paused or resumed.
+func pauseDetail(was, is *relayer.Key) string {
+	switch now := keyStateOf(is); {
+	case !is.Paused && is.Usable():
+		return "resumed"
+	case !is.Paused:
+		return "resumed, and still gets nothing new: " + now.state()
+	}
+	detail := "paused"
+	if was.Paused && !was.Draining {
+		detail = "was paused already"
+	}
+	if is.PendingCount > 0 {
+		detail += fmt.Sprintf(", with %d pending that go on", is.PendingCount)
+	}
+	return detail
 }

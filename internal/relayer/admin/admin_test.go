@@ -363,7 +363,9 @@ func TestAwaitDrained_LastWriteIsLate_KeyIsPaused(t *testing.T) {
 	require.ErrorAs(t, err, new(*NotDrainedError))
 	require.Equal(t, NotDone, OutcomeOf(err))
 
-	require.NoError(t, a.Pause(t.Context(), key, false))
+	was, is, err := a.Pause(t.Context(), key, false)
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, false}, []bool{was.Paused, is.Paused})
 	require.ErrorIs(t, a.AwaitDrained(t.Context(), key, left, none), ErrResumed)
 }
 
@@ -377,4 +379,29 @@ func TestJumps_MoreThanRelayersRaise_AreReturned(t *testing.T) {
 	mined, pending := KeyCount{Key: key, Mined: 75, Pending: 2}, KeyCount{Key: key, Mined: 2, Pending: 75}
 	require.Equal(t, []KeyCount{mined, pending}, Jumps([]KeyCount{{Key: key, Mined: 74, Pending: 74, Highest: 1000}, mined, pending}, 64))
 	require.Empty(t, Jumps([]KeyCount{mined}, 65))
+}
+
+// The result is the stored key's, not that of a copy which a process read before it disabled the key.
+func TestPause_Key_ReturnsItBeforeAndAfter(t *testing.T) {
+	p := openPool(t)
+	p.accept()
+	_, _, err := p.Drain(t.Context(), p.key)
+	require.NoError(t, err)
+	_, err = p.Store.ChangeKey(t.Context(), p.key, store.KeyChange{Draining: new(true), Enabled: new(false), DisabledReason: new("low balance")})
+	require.NoError(t, err)
+	for _, paused := range []bool{true, true, false} {
+		keys, err := p.Keys(t.Context())
+		require.NoError(t, err)
+		was, is, err := p.Pause(t.Context(), p.key, paused)
+		require.NoError(t, err)
+		stored, err := p.Keys(t.Context())
+		require.NoError(t, err)
+		keys[0].ReadAt, stored[0].ReadAt, was.ReadAt, is.ReadAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+		require.Equal(t, keys[0], was)
+		require.Equal(t, stored[0], is)
+		require.Equal(t, []any{paused, false, false, "low balance"}, []any{is.Paused, is.Draining, is.Usable(), is.DisabledReason})
+	}
+	_, _, err = p.Pause(t.Context(), common.HexToAddress("0x2"), true)
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+	require.Equal(t, NotDone, OutcomeOf(err))
 }

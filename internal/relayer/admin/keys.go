@@ -58,10 +58,10 @@ func CountMined(ctx context.Context, nodes *evm.Client, keys []*relayer.Key) ([]
 	return view.Nonces(ctx, addresses)
 }
 
-// Pause stops new transactions of a key, or, with false, allows them again. It also ends a drain.
-func (a *Admin) Pause(ctx context.Context, key common.Address, paused bool) error {
-	_, err := a.Store.ChangeKey(ctx, key, store.KeyChange{Paused: &paused, Draining: new(false)})
-	return err
+// Pause stops new transactions of a key, or, with false, allows them again. It also ends a drain. It returns the key before and after
+// that: a resumed one may be unusable for another reason. It fails with [relayer.ErrNotFound].
+func (a *Admin) Pause(ctx context.Context, key common.Address, paused bool) (was, is *relayer.Key, err error) {
+	return a.Store.PauseKey(ctx, key, paused)
 }
 
 // ErrResumed means that the key was resumed while it was drained.
@@ -135,7 +135,8 @@ func (a *Admin) left(ctx context.Context, key common.Address) (left store.Load, 
 	case left.Pending+left.Mined > 0:
 		return left, false, nil
 	}
-	return left, true, a.Pause(ctx, key, true)
+	_, _, err = a.Pause(ctx, key, true)
+	return left, true, err
 }
 
 // NewChain is the plan to start over on a chain with another genesis block.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -127,6 +128,29 @@ type KeyChange struct {
 	Balance        *big.Int
 	MinBalance     *big.Int
 	OwnMinBalance  *bool // whether MinBalance is kept when a process registers the key with another
+}
+
+// PauseKey stops new transactions of a key, or allows them again, and ends a drain. It returns the key as it was and as it is, under one
+// lock. It fails with [relayer.ErrNotFound].
+func (s *Store) PauseKey(ctx context.Context, address common.Address, paused bool) (was, is *relayer.Key, err error) {
+	err = postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
+		const this = ` WHERE chain_id = $1 AND pool_id = $2 AND address = $3`
+		found, err := collect(ctx, tx, "read the key", scanKey, selectKeys+this+` FOR UPDATE`, s.ChainID, s.Pool, hexAddress(address))
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			return relayer.ErrNotFound
+		}
+		was, is = found[0], new(*found[0])
+		is.Paused, is.Draining = paused, false
+		_, err = tx.Exec(ctx, `UPDATE relayer_keys SET paused = $4, draining = false, updated_at = now()`+this, s.ChainID, s.Pool, hexAddress(address), paused)
+		return err
+	})
+	if err != nil && !errors.Is(err, relayer.ErrNotFound) {
+		err = fmt.Errorf("pause key %s: %w", address, err)
+	}
+	return was, is, err
 }
 
 // ChangeKey applies a change, and reports whether the key was enabled or disabled by it. It fails with
