@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os/user"
-	"slices"
 	"strings"
 	"time"
 
@@ -65,25 +64,14 @@ type txListCmd struct {
 
 func (c *txListCmd) Check(p *config.Problems) {
 	c.check(p)
-	for _, s := range c.Status {
-		if s != "open" && !slices.Contains(relayer.Statuses, relayer.Status(s)) {
-			p.Addf(&c.Status, "allowed: "+allowedStatuses(), "%q is not a status", s)
-		}
+	if _, err := admin.ParseStatuses(c.Status); err != nil {
+		p.Addf(&c.Status, "allowed: "+joined(relayer.Statuses)+", open", "%v", err)
 	}
 	if c.Key != "" {
 		if _, err := jsonbody.ParseAddress(c.Key); err != nil {
 			p.Addf(&c.Key, "", "%v", err)
 		}
 	}
-}
-
-// allowedStatuses lists the values of --status.
-func allowedStatuses() string {
-	var all []string
-	for _, s := range relayer.Statuses {
-		all = append(all, string(s))
-	}
-	return strings.Join(append(all, "open"), ", ")
 }
 
 func (c *txListCmd) filter() store.Filter {
@@ -93,11 +81,7 @@ func (c *txListCmd) filter() store.Filter {
 	if c.Key != "" {
 		f.Key = common.HexToAddress(c.Key)
 	}
-	for _, status := range relayer.Statuses {
-		if slices.Contains(c.Status, string(status)) || slices.Contains(c.Status, "open") && !status.Final() {
-			f.Statuses = append(f.Statuses, status)
-		}
-	}
+	f.Statuses, _ = admin.ParseStatuses(c.Status) // Check has parsed them
 	return f
 }
 
@@ -158,7 +142,7 @@ func (c *txGetCmd) Run(ctx context.Context, con *Console) error {
 	}{[]History{}}
 	var missing []string
 	for _, ref := range wanted {
-		tx, err := a.Find(ctx, ref)
+		record, err := a.Record(ctx, ref)
 		if errors.Is(err, relayer.ErrNotFound) {
 			missing = append(missing, ref.String())
 			continue
@@ -166,11 +150,7 @@ func (c *txGetCmd) Run(ctx context.Context, con *Console) error {
 		if err != nil {
 			return err
 		}
-		h, err := readHistory(ctx, a, tx)
-		if err != nil {
-			return err
-		}
-		list.Transactions = append(list.Transactions, h)
+		list.Transactions = append(list.Transactions, historyOf(record))
 	}
 	if len(list.Transactions) > 0 || c.Output != "table" {
 		if err := c.Print(con.Stdout, list, func(w io.Writer) {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"math/big"
@@ -56,21 +55,16 @@ type History struct {
 	Webhooks     []txWebhook           `json:"webhooks"`
 }
 
-func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (History, error) {
-	row := *tx.Row()
+func historyOf(r admin.Record) History {
+	row := *r.Row()
 	h := History{Transaction{row}, row.IntentReason, row.BumpRequestedAt, []*relayer.AttemptRow{}, []txWebhook{}}
-	attempts, err := a.Store.Attempts(ctx, tx.ID)
-	if err != nil {
-		return h, err
-	}
-	for _, s := range attempts {
+	for _, s := range r.Attempts {
 		h.Signed = append(h.Signed, s.Row())
 	}
-	webhooks, err := a.Webhooks.List(ctx, deadletter.Filter{Transaction: tx.ID, Limit: deadletter.MaxList})
-	for i := range webhooks {
-		h.Webhooks = append(h.Webhooks, txWebhookOf(&webhooks[i]))
+	for i := range r.Webhooks {
+		h.Webhooks = append(h.Webhooks, txWebhookOf(&r.Webhooks[i]))
 	}
-	return h, err
+	return h
 }
 
 // shownData is how much of a transaction's data a person is shown.

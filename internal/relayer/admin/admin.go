@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -129,6 +130,40 @@ func (a *Admin) Find(ctx context.Context, r Ref) (*relayer.Transaction, error) {
 	default:
 		return a.Store.Transaction(ctx, r.id)
 	}
+}
+
+// Record is a transaction with all that was done about it.
+type Record struct {
+	*relayer.Transaction
+	Attempts []*relayer.Attempt
+	Webhooks []deadletter.Letter
+}
+
+// Record returns the transaction that a reference names. It fails with [relayer.ErrNotFound].
+func (a *Admin) Record(ctx context.Context, ref Ref) (r Record, err error) {
+	if r.Transaction, err = a.Find(ctx, ref); err != nil {
+		return r, err
+	}
+	if r.Attempts, err = a.Store.Attempts(ctx, r.ID); err != nil {
+		return r, err
+	}
+	r.Webhooks, err = a.Webhooks.List(ctx, deadletter.Filter{Transaction: r.ID, Limit: deadletter.MaxList})
+	return r, err
+}
+
+// ParseStatuses parses statuses of transactions, and "open" for all that can still change.
+func ParseStatuses(names []string) (statuses []relayer.Status, err error) {
+	for _, name := range names {
+		if name != "open" && !slices.Contains(relayer.Statuses, relayer.Status(name)) {
+			return nil, fmt.Errorf("%q is not a status", name)
+		}
+	}
+	for _, status := range relayer.Statuses {
+		if slices.Contains(names, string(status)) || slices.Contains(names, "open") && !status.Final() {
+			statuses = append(statuses, status)
+		}
+	}
+	return statuses, nil
 }
 
 // Cancel requests the cancellation of a transaction, and returns it as it is then. A transaction without a nonce is

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"math/big"
 	"testing"
 	"time"
@@ -150,4 +151,37 @@ func TestCountMined_Keys_AreCountedByTheChain(t *testing.T) {
 	counts, err := CountMined(t.Context(), nodes(t, chain), []*relayer.Key{{Address: unused}, {Address: used}})
 	require.NoError(t, err)
 	require.Equal(t, []uint64{0, 2}, counts)
+}
+
+func TestRecord_Transaction_HasAttemptsAndWebhooks(t *testing.T) {
+	p := openPool(t)
+	tx, other := p.accept(), p.accept()
+	p.sign(tx, 1, relayer.PurposeSend)
+	p.sign(tx, 2, relayer.PurposeSend)
+	_, err := p.db.Exec(t.Context(), `INSERT INTO relayer_webhooks (lane, about, revision) SELECT $1, about, n FROM unnest($2::uuid[]) about, generate_series(100, 101) n`,
+		fmt.Sprint(testchain.ChainID, "/pool/shop"), []uuid.UUID{tx.ID, other.ID})
+	require.NoError(t, err)
+	r, err := p.Record(t.Context(), ref(t, p.key.Hex()+":0"))
+	require.NoError(t, err)
+	require.Equal(t, tx.ID, r.ID)
+	require.Len(t, r.Attempts, 2)
+	require.Len(t, r.Webhooks, 2)
+	require.Equal(t, []any{tx.ID.String(), "shop", 101}, []any{r.Webhooks[1].Transaction, r.Webhooks[1].To, r.Webhooks[1].Revision})
+	_, err = p.Record(t.Context(), ref(t, uuid.NewString()))
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+}
+
+func TestParseStatuses_Open_IsAllThatCanChange(t *testing.T) {
+	t.Parallel()
+	open := []relayer.Status{relayer.Allocated, relayer.Broadcasted, relayer.Unknown, relayer.Mined}
+	for _, test := range []struct {
+		names []string
+		want  []relayer.Status
+	}{{nil, nil}, {[]string{"open"}, open}, {[]string{"failed", "open", "mined"}, append(open[:4:4], relayer.Failed)}, {[]string{"mined"}, open[3:]}} {
+		got, err := ParseStatuses(test.names)
+		require.NoError(t, err)
+		require.Equal(t, test.want, got, test.names)
+	}
+	_, err := ParseStatuses([]string{"open", "pending"})
+	require.EqualError(t, err, `"pending" is not a status`)
 }
