@@ -7,11 +7,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/rollcall-dev/rollcall/internal/dispatch/queue"
-	dispatchstore "github.com/rollcall-dev/rollcall/internal/dispatch/store"
+	dispatchadmin "github.com/rollcall-dev/rollcall/internal/dispatch/admin"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
-	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 )
 
 // MigrateCmd brings the database's schema up to date. Relayers, APIs and consumers do that themselves at their start, unless
@@ -51,7 +50,7 @@ func (c *MigrateCmd) Run(ctx context.Context, con *Console) error {
 	defer db.Close()
 	var all []schemaVersion
 	// Relayers and the relay path may share a database. Tables that nothing uses cost nothing.
-	for _, m := range []postgres.Migrations{store.Migrations(), dispatchstore.Migrations(), queue.Migrations()} {
+	for _, m := range append(admin.Migrations(), dispatchadmin.Migrations()...) {
 		s, err := c.migrate(ctx, db, m)
 		if err != nil {
 			for _, done := range all {

@@ -1,6 +1,6 @@
 // Package admin has the operators' functions for the transactions of the relay path. It works on their store, and no role has to run.
 //
-// The commands tx relay, tx resolve and dead-letters call it.
+// The commands tx relay, tx resolve, dead-letters and migrate call it.
 package admin
 
 import (
@@ -26,9 +26,14 @@ type Admin struct {
 	Queue, Webhooks *deadletter.Letters
 }
 
+// Migrations returns the parts of the relay path's schema, in the order in which they are migrated.
+func Migrations() []postgres.Migrations {
+	return []postgres.Migrations{store.Migrations(), queue.Migrations()}
+}
+
 // Open returns the Admin of a database, which it does not close. It fails with a [postgres.OlderError] or a [postgres.NewerError].
 func Open(ctx context.Context, db *pgxpool.Pool) (*Admin, error) {
-	for _, m := range []postgres.Migrations{store.Migrations(), queue.Migrations()} {
+	for _, m := range Migrations() {
 		if err := postgres.Check(ctx, db, m); err != nil {
 			return nil, err
 		}

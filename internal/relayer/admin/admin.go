@@ -30,6 +30,9 @@ type Admin struct {
 	Webhooks *deadletter.Letters
 }
 
+// Migrations returns the parts of the relayers' schema, in the order in which they are migrated.
+func Migrations() []postgres.Migrations { return []postgres.Migrations{store.Migrations()} }
+
 // Open returns the Admin of a pool in a database, which it does not close. It fails with a [postgres.OlderError], a
 // [postgres.NewerError] or a [store.UnknownPoolError].
 func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*Admin, error) {
