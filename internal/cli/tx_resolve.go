@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -73,7 +74,7 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 	if err := admin.Fits(tx, decision); err != nil {
 		return err
 	}
-	if err := confirm(ctx, con, c.OutputFlags, c.Yes, shown.table, c.question(tx)); err != nil {
+	if err := confirm(ctx, con, c.OutputFlags, c.Yes, shown.table, c.question(tx, decision)); err != nil {
 		return err
 	}
 	// A person may have taken long.
@@ -92,19 +93,20 @@ func (c *txResolveCmd) decided() bool {
 	return c.Retry || c.Failed || c.Executed != nil || c.RelayerTx != nil
 }
 
-func (c *txResolveCmd) question(tx *dispatch.Transaction) string {
+// question asks for a confirmation of a decision and its risk.
+func (c *txResolveCmd) question(tx *dispatch.Transaction, d dispatch.Resolution) string {
+	var ask string
 	switch {
-	case c.Failed && tx.Status.AtRelayer():
-		return "Tell the client that it failed? " + tx.Relayer + " has accepted it as " + tx.RelayerTx + ", and may execute it."
-	case c.Retry:
-		return "Queue it again? If a relayer has it, it is executed twice."
-	case c.Failed:
-		return "Tell the client that it failed?"
-	case c.Executed != nil:
-		return "Tell the client that it is confirmed as " + *c.Executed + "?"
+	case d.Retry:
+		ask = "Queue it again?"
+	case d.Failed:
+		ask = "Tell the client that it failed?"
+	case d.Executed != nil:
+		ask = "Tell the client that it is confirmed as " + d.Executed.Hex() + "?"
 	default:
-		return "Go on with it as " + *c.RelayerTx + " of its relayer?"
+		ask = "Go on with it as " + d.RelayerTx + " of its relayer?"
 	}
+	return strings.TrimSpace(ask + " " + admin.Risk(tx, d))
 }
 
 // decision returns the decision, and its result.

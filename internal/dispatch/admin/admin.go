@@ -120,6 +120,17 @@ func Fits(tx *dispatch.Transaction, d dispatch.Resolution) error {
 	return fmt.Errorf("its relayer had it as %s: it was executed, failed, or is to be queued again", tx.RelayerTx)
 }
 
+// Risk returns the sentence that an operator confirms with a decision, or "" if there is no risk to name.
+func Risk(tx *dispatch.Transaction, d dispatch.Resolution) string {
+	switch {
+	case d.Retry:
+		return "If a relayer has it, it is executed twice."
+	case d.Failed && tx.Status.AtRelayer():
+		return tx.Relayer + " has accepted it as " + tx.RelayerTx + ", and may execute it."
+	}
+	return ""
+}
+
 // ErrChanged means that the row is not as the operator saw it, or that a consumer has its lease. Nothing was changed.
 var ErrChanged = errors.New("a consumer submits it now, or has changed it: look at it, and repeat the command after two minutes")
 

@@ -57,3 +57,22 @@ func TestWaits_NothingElseEndsIt_IsTrue(t *testing.T) {
 		require.Equal(t, test.waits, admin.Waits(&test.tx), test.tx.Status)
 	}
 }
+
+func TestRisk_RelayerMayHaveIt_IsNamed(t *testing.T) {
+	t.Parallel()
+	at := &dispatch.Transaction{Status: dispatch.Submitted, Route: dispatch.Route{Relayer: "oz-relayer-0", RelayerTx: "r-1"}}
+	queued := &dispatch.Transaction{Status: dispatch.Queued}
+	for _, test := range []struct {
+		tx   *dispatch.Transaction
+		d    dispatch.Resolution
+		want string
+	}{
+		{at, dispatch.Resolution{Retry: true}, "If a relayer has it, it is executed twice."},
+		{at, dispatch.Resolution{Failed: true}, "oz-relayer-0 has accepted it as r-1, and may execute it."},
+		{queued, dispatch.Resolution{Failed: true}, ""},
+		{at, dispatch.Resolution{Executed: new(common.Hash{1})}, ""},
+		{at, dispatch.Resolution{RelayerTx: "r-2"}, ""},
+	} {
+		require.Equal(t, test.want, admin.Risk(test.tx, test.d))
+	}
+}
