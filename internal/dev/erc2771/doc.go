@@ -8,15 +8,11 @@
 //
 // # Artifacts
 //
-// Forwarder.bin and Forwarder.abi.json are evm.bytecode.object and abi of the output of solc 0.8.30+commit.73712a01 for
-// Forwarder.sol, with --standard-json and the settings {"optimizer": {"enabled": true, "runs": 200}, "evmVersion":
-// "cancun", "metadata": {"bytecodeHash": "none", "appendCBOR": false}}. Recipient's are made likewise. sources.sha256 holds
-// the hash of each source at that time. After a change of a source,
+// Package solidity documents how they are compiled, and checks that they are those of the sources. After a change of a source,
 //
 //	SOLC=solc go test -run Artifacts ./internal/dev/erc2771 -update
 //
-// writes all of them. SOLC is a compiler of that version: a path, or "npx solc". A test compares the hashes. If there is a
-// compiler, it also compares the artifacts.
+// writes them.
 //
 // # What is not guaranteed
 //

@@ -1,37 +1,27 @@
 package erc2771
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	_ "embed"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"math/big"
 	"slices"
-	"time"
 
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
-	"github.com/ethereum/go-ethereum/params"
+
+	"github.com/rollcall-dev/rollcall/internal/dev/contract"
 )
 
 // Name is the name in the EIP-712 domain of forwarders that the development cluster creates. Their version is "1".
 const Name = "Rollcall Forwarder"
 
-// DeployGas is enough for a transaction that creates either contract, also on geth's dev chain, which needs more gas than any
-// network.
-const DeployGas = 10_000_000
-
 // readMax is how many counts one call reads.
 const readMax = 1_000
-
-// receiptInterval is how often Deploy asks for a receipt. A dev chain makes a block a second.
-const receiptInterval = 50 * time.Millisecond
 
 var (
 	//go:embed Forwarder.bin
@@ -43,19 +33,19 @@ var (
 	//go:embed Recipient.abi.json
 	recipientJSON []byte
 
-	forwarderABI = mustABI(forwarderJSON)
-	recipientABI = mustABI(recipientJSON)
+	forwarderABI = contract.MustABI(forwarderJSON)
+	recipientABI = contract.MustABI(recipientJSON)
 )
 
 // ForwarderABI returns the interface of the Forwarder. The caller must not change its maps.
 func ForwarderABI() abi.ABI { return forwarderABI }
 
 // ForwarderCode returns the data of a transaction without receiver that creates a Forwarder with the name.
-func ForwarderCode(name string) []byte { return code(forwarderHex, forwarderABI, name) }
+func ForwarderCode(name string) []byte { return contract.Creation(forwarderHex, forwarderABI, name) }
 
 // RecipientCode returns the data of a transaction without receiver that creates a Recipient which trusts the forwarder.
 func RecipientCode(forwarder common.Address) []byte {
-	return code(recipientHex, recipientABI, forwarder)
+	return contract.Creation(recipientHex, recipientABI, forwarder)
 }
 
 // Deployer returns the key that creates the contracts of a development chain, where their addresses are then always the same.
@@ -75,7 +65,7 @@ func Addresses() (forwarder, recipient common.Address) {
 }
 
 // Deploy creates a Forwarder and a Recipient at Addresses, on a chain where the Deployer has ether and has sent nothing.
-func Deploy(ctx context.Context, chain Backend) error {
+func Deploy(ctx context.Context, chain contract.Backend) error {
 	forwarder, err := DeployForwarder(ctx, chain, Deployer(), Name)
 	if err == nil {
 		_, err = DeployRecipient(ctx, chain, Deployer(), forwarder)
@@ -83,19 +73,10 @@ func Deploy(ctx context.Context, chain Backend) error {
 	return err
 }
 
-// Backend is the part of ethclient.Client that creates contracts.
-type Backend interface {
-	ChainID(ctx context.Context) (*big.Int, error)
-	HeaderByNumber(ctx context.Context, number *big.Int) (*types.Header, error)
-	PendingNonceAt(ctx context.Context, account common.Address) (uint64, error)
-	SendTransaction(ctx context.Context, tx *types.Transaction) error
-	TransactionReceipt(ctx context.Context, hash common.Hash) (*types.Receipt, error)
-}
-
 // DeployForwarder creates a Forwarder and returns its address once the transaction is mined. The key must have ether. After
 // an error the transaction may still be mined; then another call creates a second contract.
-func DeployForwarder(ctx context.Context, chain Backend, key *ecdsa.PrivateKey, name string) (common.Address, error) {
-	address, err := deploy(ctx, chain, key, ForwarderCode(name))
+func DeployForwarder(ctx context.Context, chain contract.Backend, key *ecdsa.PrivateKey, name string) (common.Address, error) {
+	address, err := contract.Deploy(ctx, chain, key, ForwarderCode(name))
 	if err != nil {
 		return common.Address{}, fmt.Errorf("deploy forwarder: %w", err)
 	}
@@ -103,67 +84,12 @@ func DeployForwarder(ctx context.Context, chain Backend, key *ecdsa.PrivateKey, 
 }
 
 // DeployRecipient creates a Recipient that trusts the forwarder, like DeployForwarder.
-func DeployRecipient(ctx context.Context, chain Backend, key *ecdsa.PrivateKey, forwarder common.Address) (common.Address, error) {
-	address, err := deploy(ctx, chain, key, RecipientCode(forwarder))
+func DeployRecipient(ctx context.Context, chain contract.Backend, key *ecdsa.PrivateKey, forwarder common.Address) (common.Address, error) {
+	address, err := contract.Deploy(ctx, chain, key, RecipientCode(forwarder))
 	if err != nil {
 		return common.Address{}, fmt.Errorf("deploy recipient: %w", err)
 	}
 	return address, nil
-}
-
-func deploy(ctx context.Context, chain Backend, key *ecdsa.PrivateKey, data []byte) (common.Address, error) {
-	chainID, err := chain.ChainID(ctx)
-	if err != nil {
-		return common.Address{}, fmt.Errorf("read the chain id: %w", err)
-	}
-	head, err := chain.HeaderByNumber(ctx, nil)
-	if err != nil {
-		return common.Address{}, fmt.Errorf("read the newest block: %w", err)
-	}
-	if head.BaseFee == nil {
-		return common.Address{}, errors.New("the chain has no base fee (EIP-1559)")
-	}
-	nonce, err := chain.PendingNonceAt(ctx, crypto.PubkeyToAddress(key.PublicKey))
-	if err != nil {
-		return common.Address{}, fmt.Errorf("read the nonce: %w", err)
-	}
-	tip := big.NewInt(params.GWei)
-	tx, err := types.SignNewTx(key, types.LatestSignerForChainID(chainID), &types.DynamicFeeTx{
-		ChainID: chainID, Nonce: nonce, Data: data, Gas: DeployGas, GasTipCap: tip,
-		GasFeeCap: new(big.Int).Add(tip, new(big.Int).Lsh(head.BaseFee, 1)), // valid for the next few blocks
-	})
-	if err != nil {
-		return common.Address{}, fmt.Errorf("sign: %w", err)
-	}
-	if err := chain.SendTransaction(ctx, tx); err != nil {
-		return common.Address{}, fmt.Errorf("send %s: %w", tx.Hash(), err)
-	}
-	receipt, err := await(ctx, chain, tx.Hash())
-	if err != nil {
-		return common.Address{}, fmt.Errorf("wait for %s: %w", tx.Hash(), err)
-	}
-	if receipt.Status != types.ReceiptStatusSuccessful {
-		return common.Address{}, fmt.Errorf("transaction %s failed with %d gas used", tx.Hash(), receipt.GasUsed)
-	}
-	return receipt.ContractAddress, nil
-}
-
-// await returns the receipt once there is one. A young geth returns various errors until it has an index, so every error is
-// retried until ctx ends.
-func await(ctx context.Context, chain Backend, tx common.Hash) (*types.Receipt, error) {
-	ticker := time.NewTicker(receiptInterval)
-	defer ticker.Stop()
-	for {
-		receipt, err := chain.TransactionReceipt(ctx, tx)
-		if err == nil {
-			return receipt, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(context.Cause(ctx), err)
-		case <-ticker.C:
-		}
-	}
 }
 
 // Calls of a Recipient, as the data of a transaction or of a forward request.
@@ -273,31 +199,4 @@ func ParseExecuted(l *types.Log) (ExecutedEvent, bool) {
 }
 
 // call panics if arguments do not match the method, because all of them are from this file.
-func call(method string, args ...any) []byte {
-	data, err := recipientABI.Pack(method, args...)
-	if err != nil {
-		panic(err)
-	}
-	return data
-}
-
-// code panics if arguments do not match the constructor, because all of them are from this file.
-func code(hexCode []byte, contract abi.ABI, args ...any) []byte {
-	code, err := hex.DecodeString(string(bytes.TrimSpace(hexCode)))
-	if err != nil {
-		panic(err)
-	}
-	data, err := contract.Pack("", args...)
-	if err != nil {
-		panic(err)
-	}
-	return append(code, data...)
-}
-
-func mustABI(text []byte) abi.ABI {
-	parsed, err := abi.JSON(bytes.NewReader(text))
-	if err != nil {
-		panic(err)
-	}
-	return parsed
-}
+func call(method string, args ...any) []byte { return contract.Call(recipientABI, method, args...) }
