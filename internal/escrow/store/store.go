@@ -1,0 +1,207 @@
+package store
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rollcall-dev/rollcall/internal/escrow/events"
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/platform/lease"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations returns the migrations of the monitor's tables.
+func Migrations() postgres.Migrations {
+	folder, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err) // the folder is embedded above
+	}
+	return postgres.Migrations{FS: folder, Table: "escrow_migrations"}
+}
+
+// Outbox is the table of the messages. A lane is a target, and a subject is an escrow at a target: a message that a target refuses for good
+// holds back those of its escrow.
+var Outbox = outbox.Table{Name: "escrow_outbox", DeadBlocks: true, KeepDone: true}
+
+var (
+	// ErrFenced means that another process has stored a step, or has the lease: the caller reads the chain's state again.
+	ErrFenced = errors.New("another process has moved the chain's cursor or taken its lease")
+	// ErrHalted means that the chain contradicts a final block, and that an operator has to decide.
+	ErrHalted = errors.New("the chain is halted")
+	// ErrFinality means that a step contradicts a final block.
+	ErrFinality = errors.New("a final block has changed")
+)
+
+// Config configures a Store. All fields are required.
+type Config struct {
+	ChainID uint64 // below 2^63
+	Events  *events.Set
+	// Targets are the names of the targets that get the messages.
+	Targets []string
+}
+
+// Store is the database of one chain. It is safe for concurrent use.
+type Store struct {
+	db  *pgxpool.Pool
+	cfg Config
+	box *outbox.Outbox
+}
+
+// New returns a Store. It does not close db.
+func New(db *pgxpool.Pool, cfg Config) (*Store, error) {
+	box, err := outbox.New(db, Outbox)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{db: db, cfg: cfg, box: box}, nil
+}
+
+// Settings are what each start of a chain must repeat.
+type Settings struct {
+	Factories  []common.Address
+	StartBlock uint64
+}
+
+// SettingsError means that a start has other settings than the chain.
+type SettingsError struct{ Setting, Stored, Given string }
+
+func (e *SettingsError) Error() string {
+	return fmt.Sprintf("%s is %s, and the database has %s from an earlier start: events of earlier blocks would be missing; give the stored value, or add what is new with \"rollcall escrow backfill\"", e.Setting, e.Given, e.Stored)
+}
+
+// Register stores the settings of a chain at its first start. Afterwards it returns a *SettingsError for each that differs, joined.
+func (s *Store) Register(ctx context.Context, given Settings) error {
+	factories := slices.SortedFunc(slices.Values(given.Factories), common.Address.Cmp)
+	raw := make([][]byte, len(factories))
+	for i, f := range factories {
+		raw[i] = f[:]
+	}
+	var stored struct {
+		factories [][]byte
+		start     uint64
+		events    string
+	}
+	err := postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO escrow_chains (chain_id, factories, start_block, events) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+			int64(s.cfg.ChainID), raw, int64(given.StartBlock), s.cfg.Events.String())
+		if err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT factories, start_block, events FROM escrow_chains WHERE chain_id = $1`, int64(s.cfg.ChainID)).
+			Scan(&stored.factories, &stored.start, &stored.events)
+	})
+	if err != nil {
+		return fmt.Errorf("register chain %d: %w", s.cfg.ChainID, err)
+	}
+	var errs []error
+	compare := func(setting, have, want string) {
+		if have != want {
+			errs = append(errs, &SettingsError{setting, have, want})
+		}
+	}
+	compare("FACTORY_ADDRESS", addresses(stored.factories), addresses(raw))
+	compare("START_BLOCK", fmt.Sprint(stored.start), fmt.Sprint(given.StartBlock))
+	compare("ESCROW_EVENTS", stored.events, s.cfg.Events.String())
+	return errors.Join(errs...)
+}
+
+func addresses(list [][]byte) string {
+	text := make([]string, len(list))
+	for i, a := range list {
+		text[i] = hexutil.Encode(a)
+	}
+	return strings.Join(text, ",")
+}
+
+// watcherLease is the lease in the row of a chain.
+var watcherLease = lease.Table{Name: "escrow_chains", Key: []string{"chain_id"}, Holder: "watcher", Until: "watcher_until", Epoch: "epoch"}
+
+// WatcherLease returns the lease of the process that reads the chain. No process is elected before the chain is registered.
+func (s *Store) WatcherLease() lease.Row { return watcherLease.Row(s.db, int64(s.cfg.ChainID)) }
+
+// Chain is the state of a chain.
+type Chain struct {
+	StartBlock uint64
+	// Cursor is the newest block whose events are stored. Its Parent is not stored. Zero before the first.
+	Cursor events.Block
+	// Final is the newest block that was final, with its number and hash. Zero before the first. It may be after the cursor.
+	Final  events.Block
+	Halted string // why; "" if it is not
+	Epoch  int64
+}
+
+// Chain returns the state of the chain.
+func (s *Store) Chain(ctx context.Context) (c Chain, err error) {
+	err = s.scanChain(s.db.QueryRow(ctx, selectChain, int64(s.cfg.ChainID)), &c)
+	if err != nil {
+		return Chain{}, fmt.Errorf("read chain %d: %w", s.cfg.ChainID, err)
+	}
+	return c, nil
+}
+
+const selectChain = `SELECT start_block, cursor_number, cursor_hash, cursor_time, final_number, final_hash, halted, epoch FROM escrow_chains WHERE chain_id = $1`
+
+func (s *Store) scanChain(row pgx.Row, c *Chain) error {
+	var cursor, final *int64
+	var cursorHash, finalHash *common.Hash
+	var at *time.Time
+	if err := row.Scan(&c.StartBlock, &cursor, &cursorHash, &at, &final, &finalHash, &c.Halted, &c.Epoch); err != nil {
+		return err
+	}
+	if cursor != nil {
+		c.Cursor = events.Block{Number: uint64(*cursor), Hash: *cursorHash, Time: *at}
+	}
+	if final != nil {
+		c.Final = events.Block{Number: uint64(*final), Hash: *finalHash}
+	}
+	return nil
+}
+
+// Escrows returns the addresses of the escrows that are on the chain.
+func (s *Store) Escrows(ctx context.Context) ([]common.Address, error) {
+	rows, err := s.db.Query(ctx, `SELECT escrow FROM escrow_accounts WHERE chain_id = $1 AND created IS NOT NULL`, int64(s.cfg.ChainID))
+	if err != nil {
+		return nil, fmt.Errorf("read the escrows: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[common.Address])
+	if err != nil {
+		return nil, fmt.Errorf("read the escrows: %w", err)
+	}
+	return list, nil
+}
+
+// Blocks returns the stored blocks from a number on, in order.
+func (s *Store) Blocks(ctx context.Context, from uint64) ([]events.Block, error) {
+	rows, err := s.db.Query(ctx, `SELECT number, hash, parent, time FROM escrow_blocks WHERE chain_id = $1 AND number >= $2 ORDER BY number`,
+		int64(s.cfg.ChainID), int64(from))
+	if err != nil {
+		return nil, fmt.Errorf("read the blocks: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[events.Block])
+	if err != nil {
+		return nil, fmt.Errorf("read the blocks: %w", err)
+	}
+	return list, nil
+}
+
+// Halt stops the chain: nothing is stored or published until an operator resumes it. It keeps the first reason.
+func (s *Store) Halt(ctx context.Context, reason string) error {
+	if _, err := s.db.Exec(ctx, `UPDATE escrow_chains SET halted = $2 WHERE chain_id = $1 AND halted = ''`, int64(s.cfg.ChainID), reason); err != nil {
+		return fmt.Errorf("halt chain %d: %w", s.cfg.ChainID, err)
+	}
+	return nil
+}

@@ -1,0 +1,412 @@
+package store_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/dev/escrowchain"
+	"github.com/rollcall-dev/rollcall/internal/escrow/events"
+	"github.com/rollcall-dev/rollcall/internal/escrow/store"
+	"github.com/rollcall-dev/rollcall/internal/outbox/outboxtest"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
+
+const chainID = 1337
+
+var (
+	set     = events.BuiltIn()
+	factory = common.Address{0xfa}
+	payer   = common.Address{0xa1}
+	payee   = common.Address{0xa2}
+	arbiter = common.Address{0xa3}
+)
+
+// fixture is a chain in a database of its own, whose lease the test has.
+type fixture struct {
+	*store.Store
+	t     *testing.T
+	db    *pgxpool.Pool
+	epoch int64
+}
+
+func setup(t *testing.T) *fixture {
+	t.Helper()
+	t.Parallel()
+	f := &fixture{t: t, db: testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)}
+	f.Store = f.open()
+	require.NoError(t, f.Register(t.Context(), store.Settings{Factories: []common.Address{factory}, StartBlock: 1}))
+	f.elect("first")
+	return f
+}
+
+func (f *fixture) open() *store.Store {
+	f.t.Helper()
+	s, err := store.New(f.db, store.Config{ChainID: chainID, Events: set, Targets: []string{"topic", "hook"}})
+	require.NoError(f.t, err)
+	return s
+}
+
+// elect gives the lease to a process.
+func (f *fixture) elect(holder string) {
+	f.t.Helper()
+	epoch, elected, err := f.WatcherLease().Elect(f.t.Context(), holder, 0, 0)
+	require.NoError(f.t, err)
+	require.True(f.t, elected)
+	f.epoch = epoch
+}
+
+// messages returns the messages to a target in the order of the outbox.
+func (f *fixture) messages(target string) (all []*events.Message) {
+	f.t.Helper()
+	rows, err := f.db.Query(f.t.Context(), `SELECT payload FROM escrow_outbox WHERE lane = $1 ORDER BY seq`, target)
+	require.NoError(f.t, err)
+	all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*events.Message, error) {
+		var text []byte
+		m := new(events.Message)
+		if err := row.Scan(&text); err != nil {
+			return nil, err
+		}
+		return m, json.Unmarshal(text, m)
+	})
+	require.NoError(f.t, err)
+	return all
+}
+
+// count returns the result of a query.
+func (f *fixture) count(query string, args ...any) (n int) {
+	f.t.Helper()
+	require.NoError(f.t, f.db.QueryRow(f.t.Context(), query, args...).Scan(&n))
+	return n
+}
+
+// registry is what Match is told of the chain.
+type registry map[common.Address]bool
+
+func (r registry) Factory(a common.Address) bool { return a == factory }
+func (r registry) Escrow(a common.Address) bool  { return r[a] }
+
+// block returns a block; the same seed makes the same one.
+func block(number uint64, seed int) events.Block {
+	return events.Block{
+		Number: number, Hash: common.BigToHash(big.NewInt(int64(number)<<32 | int64(seed))), Parent: common.Hash{31: byte(seed)}, Time: time.Unix(int64(1e9+number), 0).UTC(),
+	}
+}
+
+// emit returns the log of an event.
+func emit(t testing.TB, by common.Address, contract abi.ABI, name string, args ...any) events.Log {
+	t.Helper()
+	e := contract.Events[name]
+	l := events.Log{Contract: by, Topics: []common.Hash{e.ID}, Tx: common.Hash{1}}
+	var plain []any
+	for i, in := range e.Inputs {
+		if !in.Indexed {
+			plain = append(plain, args[i])
+			continue
+		}
+		topics, err := abi.MakeTopics([]any{args[i]})
+		require.NoError(t, err)
+		l.Topics = append(l.Topics, topics[0][0])
+	}
+	data, err := e.Inputs.NonIndexed().Pack(plain...)
+	require.NoError(t, err)
+	l.Data = data
+	return l
+}
+
+func deployed(t testing.TB, escrow common.Address) events.Log {
+	return emit(t, factory, escrowchain.FactoryABI(), "EscrowDeployed", escrow, payer, payee, arbiter, big.NewInt(5), big.NewInt(3600), uint8(2))
+}
+
+func approved(t testing.TB, escrow common.Address) events.Log {
+	return emit(t, escrow, escrowchain.EscrowABI(), "Approved", payer)
+}
+
+func released(t testing.TB, escrow common.Address) events.Log {
+	return emit(t, escrow, escrowchain.EscrowABI(), "EscrowReleased", payee, big.NewInt(5), big.NewInt(6))
+}
+
+// read returns a block with the events of logs.
+func read(b events.Block, known registry, logs ...events.Log) store.Read {
+	found, parked := set.Match(chainID, logs, known)
+	return store.Read{Block: b, Found: found, Parked: parked}
+}
+
+// The messages, the registry and the events are those of the chain after each step, and so they are for a process that starts later.
+func TestCommit_Life_MessagesAndRegistry(t *testing.T) {
+	f := setup(t)
+	escrow := common.Address{0xe5}
+	b1, b2, b3 := block(1, 0), block(2, 0), block(3, 0)
+	messages, err := f.Commit(t.Context(), store.Step{
+		Epoch: f.epoch, Final: b1, To: b2, Count: 2,
+		Blocks: []store.Read{read(b1, nil, deployed(t, escrow)), read(b2, registry{escrow: true}, approved(t, escrow), released(t, escrow))},
+	})
+	require.NoError(t, err)
+	require.Len(t, messages, 3)
+	require.Equal(t, []events.Status{events.Final, events.Pending, events.Pending}, []events.Status{messages[0].Status, messages[1].Status, messages[2].Status})
+	require.Equal(t, messages, f.messages("topic"))
+	require.Equal(t, messages, f.messages("hook"))
+	chain, err := f.Chain(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, store.Chain{
+		StartBlock: 1, Epoch: 1, Cursor: events.Block{Number: 2, Hash: b2.Hash, Time: chain.Cursor.Time}, Final: events.Block{Number: 1, Hash: b1.Hash},
+	}, chain)
+	require.True(t, b2.Time.Equal(chain.Cursor.Time))
+	known, err := f.Escrows(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []common.Address{escrow}, known)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM escrow_registry WHERE chain_id = 1337 AND escrow_address = '0xe500000000000000000000000000000000000000'
+		AND payer = '0xa100000000000000000000000000000000000000' AND payee LIKE '0xa2%' AND amount = 5 AND status = 'released' AND created_block = 1
+		AND last_monitored_block = 2 AND partition = $1`, events.Partition(escrow)))
+
+	// Block 2 is replaced by another one without the release, and then becomes final.
+	other := block(2, 1)
+	messages, err = f.Commit(t.Context(), store.Step{
+		Epoch: f.epoch, From: b2, Ancestor: &b1, To: b3, Count: 2, Blocks: []store.Read{read(other, registry{escrow: true}, approved(t, escrow)), read(b3, nil)},
+	})
+	require.NoError(t, err)
+	var got []string
+	for _, m := range messages {
+		got = append(got, fmt.Sprint(m.Status, " ", m.Type, " ", m.Sequence, " ", m.Revision, " ", m.BlockHash == other.Hash))
+	}
+	require.Equal(t, []string{"retracted EscrowReleased 4 2 false", "retracted Approved 5 2 false", "pending Approved 6 3 true"}, got)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM escrow_registry WHERE status = 'active'`))
+	blocks, err := f.Blocks(t.Context(), 0)
+	require.NoError(t, err)
+	require.Equal(t, []common.Hash{b1.Hash, other.Hash, b3.Hash}, []common.Hash{blocks[0].Hash, blocks[1].Hash, blocks[2].Hash})
+	messages, err = f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b3, Final: other, To: b3})
+	require.NoError(t, err)
+	require.Len(t, messages, 1)
+	require.Equal(t, events.Final, messages[0].Status)
+	require.Equal(t, other.Hash, messages[0].BlockHash)
+	require.Equal(t, 0, f.count(`SELECT count(*) FROM processed_events WHERE status = 'pending'`))
+}
+
+// A retracted creation takes the escrow from the registry, and its sequence goes on when it is created again.
+func TestCommit_CreationRemoved_EscrowIsNotRegistered(t *testing.T) {
+	f := setup(t)
+	escrow := common.Address{0xe5}
+	b1, b2 := block(1, 0), block(2, 0)
+	_, err := f.Commit(t.Context(), store.Step{Epoch: f.epoch, To: b2, Blocks: []store.Read{read(b1, nil), read(b2, nil, deployed(t, escrow))}})
+	require.NoError(t, err)
+	again := block(2, 1)
+	_, err = f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b2, Ancestor: &b1, To: again, Blocks: []store.Read{read(again, nil)}})
+	require.NoError(t, err)
+	known, err := f.Escrows(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, known)
+	require.Zero(t, f.count(`SELECT count(*) FROM escrow_registry`))
+	b3 := block(3, 0)
+	messages, err := f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: again, To: b3, Blocks: []store.Read{read(b3, nil, deployed(t, escrow))}})
+	require.NoError(t, err)
+	require.Equal(t, int64(3), messages[0].Sequence)
+	require.Equal(t, 3, messages[0].Revision)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM escrow_registry WHERE created_block = 3`))
+}
+
+// E1: of two processes that follow the same cursor one stores its step, and one whose lease has passed to another stores nothing.
+func TestCommit_AnotherProcess_IsFenced(t *testing.T) {
+	f := setup(t)
+	b1, b2 := block(1, 0), block(2, 0)
+	step := store.Step{Epoch: f.epoch, To: b1, Blocks: []store.Read{read(b1, nil, deployed(t, common.Address{1}))}}
+	results := make(chan error, 8)
+	for range cap(results) {
+		go func() {
+			_, err := f.Commit(t.Context(), step)
+			results <- err
+		}()
+	}
+	stored := 0
+	for range cap(results) {
+		if err := <-results; err == nil {
+			stored++
+		} else {
+			require.ErrorIs(t, err, store.ErrFenced)
+		}
+	}
+	require.Equal(t, 1, stored)
+	require.Len(t, f.messages("topic"), 1)
+
+	former := f.epoch
+	f.elect("second")
+	for name, wrong := range map[string]store.Step{
+		"a former epoch":  {Epoch: former, From: b1, To: b2},
+		"another cursor":  {Epoch: f.epoch, From: block(1, 1), To: b2},
+		"an older cursor": {Epoch: f.epoch, To: b2},
+	} {
+		_, err := f.Commit(t.Context(), wrong)
+		require.ErrorIs(t, err, store.ErrFenced, name)
+	}
+	_, err := f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b1, To: b2})
+	require.NoError(t, err)
+}
+
+func TestCommit_Halted_StoresNothing(t *testing.T) {
+	f := setup(t)
+	require.NoError(t, f.Halt(t.Context(), "block 7 is 0xa and was 0xb"))
+	require.NoError(t, f.Halt(t.Context(), "another reason"))
+	_, err := f.Commit(t.Context(), store.Step{Epoch: f.epoch, To: block(1, 0)})
+	require.ErrorIs(t, err, store.ErrHalted)
+	require.ErrorContains(t, err, "block 7 is 0xa and was 0xb")
+}
+
+func TestCommit_FinalBlockChanged_Refused(t *testing.T) {
+	f := setup(t)
+	b1, b2, b3 := block(1, 0), block(2, 0), block(3, 0)
+	_, err := f.Commit(t.Context(), store.Step{Epoch: f.epoch, Final: b2, To: b3, Blocks: []store.Read{read(b1, nil), read(b2, nil), read(b3, nil)}})
+	require.NoError(t, err)
+	_, err = f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b3, Ancestor: &b1, To: block(2, 1)})
+	require.ErrorIs(t, err, store.ErrFinality)
+	_, err = f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b3, Final: block(2, 1), To: b3})
+	require.ErrorIs(t, err, store.ErrFinality)
+	_, err = f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b3, Final: b1, To: b3}) // the final block does not go back
+	require.NoError(t, err)
+	chain, err := f.Chain(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, b2.Number, chain.Final.Number)
+}
+
+func TestCommit_NotDecodable_Parked(t *testing.T) {
+	f := setup(t)
+	escrow := common.Address{0xe5}
+	bad := approved(t, escrow)
+	bad.Data = []byte{0, 1}
+	b1, b2 := block(1, 0), block(2, 0)
+	messages, err := f.Commit(t.Context(), store.Step{
+		Epoch: f.epoch, To: b2, Blocks: []store.Read{read(b1, nil, deployed(t, escrow)), read(b2, registry{escrow: true}, bad, approved(t, escrow))},
+	})
+	require.NoError(t, err)
+	require.Len(t, messages, 2)
+	require.Contains(t, messages[1].EventID, ":1")
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM escrow_parked WHERE data = '\x0001' AND escrow = $1 AND block_hash = $2 AND reason <> ''`, escrow[:], b2.Hash[:]))
+	_, err = f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b2, Ancestor: &b1, To: block(2, 1)})
+	require.NoError(t, err)
+	require.Zero(t, f.count(`SELECT count(*) FROM escrow_parked`))
+}
+
+func TestRegister_OtherSettings_Refused(t *testing.T) {
+	f := setup(t)
+	require.NoError(t, f.Register(t.Context(), store.Settings{Factories: []common.Address{factory}, StartBlock: 1}))
+	err := f.Register(t.Context(), store.Settings{Factories: []common.Address{{2}, {1}}, StartBlock: 9})
+	require.ErrorContains(t, err, "FACTORY_ADDRESS is 0x0100000000000000000000000000000000000000,0x0200000000000000000000000000000000000000, and the database has 0xfa00000000000000000000000000000000000000")
+	require.ErrorContains(t, err, "START_BLOCK is 9, and the database has 1")
+	require.NotContains(t, err.Error(), "ESCROW_EVENTS")
+}
+
+// Random chains with reorganizations, read by processes that stop at any step: the messages of the outbox are those of a ledger in memory
+// that sees the same chain.
+func TestCommit_RandomChains_LikeTheLedger(t *testing.T) {
+	f := setup(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	var chain []store.Read
+	var from events.Block
+	final, seed := 0, 0
+	var want []*events.Message
+	l := events.Ledger{Chain: chainID, Accounts: map[common.Address]*events.Account{}, Last: map[string]*events.Message{}}
+	for range 150 {
+		step := store.Step{Epoch: f.epoch, From: from}
+		l.Messages = nil
+		if r.IntN(4) == 0 && len(chain) > final {
+			keep := final + r.IntN(len(chain)-final)
+			if keep > 0 {
+				step.Ancestor = &chain[keep-1].Block
+				changed := map[common.Address]bool{}
+				for _, b := range slices.Backward(chain[keep:]) {
+					for _, o := range slices.Backward(b.Found) {
+						require.NoError(t, l.Retract(o.ID.String()))
+						changed[o.Escrow] = true
+					}
+				}
+				chain = slices.Clone(chain[:keep])
+				for escrow := range changed {
+					var standing []*events.Message
+					for _, b := range chain {
+						for _, o := range b.Found {
+							if o.Escrow == escrow {
+								standing = append(standing, l.Last[o.ID.String()])
+							}
+						}
+					}
+					l.Restate(escrow, set, standing)
+				}
+			}
+		}
+		if upto := len(chain); upto > final && r.IntN(2) == 0 {
+			for final < upto && r.IntN(3) > 0 {
+				for _, o := range chain[final].Found {
+					require.NoError(t, l.Finalize(o.ID.String()))
+				}
+				final++
+			}
+			if final > 0 {
+				step.Final = chain[final-1].Block
+			}
+		}
+		for range 1 + r.IntN(3) {
+			seed++
+			known := registry{}
+			for escrow, a := range l.Accounts {
+				known[escrow] = a.Created != nil
+			}
+			var logs []events.Log
+			for range r.IntN(5) {
+				escrow := common.Address{byte(1 + r.IntN(4))}
+				one := []func(testing.TB, common.Address) events.Log{deployed, approved, released}[r.IntN(3)](t, escrow)
+				one.Tx = common.Hash{byte(r.IntN(10)), byte(len(chain))}
+				logs = append(logs, one)
+			}
+			b := read(block(uint64(len(chain)+1), seed), known, logs...)
+			chain, step.Blocks = append(chain, b), append(step.Blocks, b)
+			for i := range b.Found {
+				require.NoError(t, l.Add(b.Block, &b.Found[i], events.Pending))
+			}
+		}
+		step.To = chain[len(chain)-1].Block
+		got, err := f.Commit(t.Context(), step)
+		require.NoError(t, err)
+		require.Equal(t, len(l.Messages), len(got))
+		for i := range got {
+			require.Equal(t, l.Messages[i], got[i])
+		}
+		want, from = append(want, got...), step.To
+		if r.IntN(10) == 0 {
+			f.elect("another")
+			f.Store = f.open()
+		}
+		stored, err := f.Escrows(t.Context())
+		require.NoError(t, err)
+		for escrow, a := range l.Accounts {
+			require.Equal(t, a.Created != nil, slices.Contains(stored, escrow))
+		}
+	}
+	require.Equal(t, want, f.messages("topic"))
+	require.Greater(t, len(want), 200)
+}
+
+func TestOutbox_HasTheTemplate(t *testing.T) {
+	t.Parallel()
+	outboxtest.RequireTemplate(t, testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t), store.Outbox)
+}
+
+// The conformance kit takes minutes: make soak runs it.
+func TestOutbox_Conforms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the kit runs on other tables in short runs")
+	}
+	t.Parallel()
+	outboxtest.Run(t, outboxtest.Setup{Table: store.Outbox, Migrations: []postgres.Migrations{store.Migrations()}})
+}
