@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
-	"strconv"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
@@ -291,8 +289,7 @@ func (s *Store) queueMessages(ctx context.Context, tx pgx.Tx, chain int64, l *le
 		}
 		for _, target := range s.cfg.Targets {
 			entries = append(entries, outbox.Entry{
-				Lane: target, Partition: events.Partition(m.Escrow), Payload: text,
-				Subject: strconv.FormatUint(m.ChainID, 10) + "/" + hexutil.Encode(m.Escrow[:]) + "/" + target,
+				Lane: Lane(m.ChainID, target), Subject: Lane(m.ChainID, target) + "/" + m.OrderingKey(), Partition: events.Partition(m.Escrow), Payload: text,
 			})
 		}
 		touched[m.Escrow] = true

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,9 +34,24 @@ func Migrations() postgres.Migrations {
 	return postgres.Migrations{FS: folder, Table: "escrow_migrations"}
 }
 
-// Outbox is the table of the messages. A lane is a target, and a subject is an escrow at a target: a message that a target refuses for good
-// holds back those of its escrow.
-var Outbox = outbox.Table{Name: "escrow_outbox", DeadBlocks: true, KeepDone: true}
+// Outbox is the table of the messages. A lane is a target of a chain, see [Lane], and a subject is an escrow at a target: a message that a
+// target refuses for good holds back those of its escrow. A claim reads whether the chain is halted, see [Halted].
+var Outbox = outbox.Table{
+	Name: "escrow_outbox", DeadBlocks: true, KeepDone: true,
+	Columns: `coalesce(c.halted, '') <> ''`,
+	Joins: `LEFT JOIN LATERAL (SELECT halted FROM escrow_chains WHERE chain_id =
+		CASE WHEN split_part(e.lane, '/', 1) ~ '^[0-9]{1,18}$' THEN split_part(e.lane, '/', 1)::bigint END LIMIT 1) AS c ON true`,
+	Scan: func(row pgx.CollectableRow) (any, error) {
+		var halted bool
+		return &halted, row.Scan(&halted)
+	},
+}
+
+// Lane returns the lane of a target of a chain.
+func Lane(chain uint64, target string) string { return strconv.FormatUint(chain, 10) + "/" + target }
+
+// Halted reports whether the chain of a claimed message was halted when it was claimed.
+func Halted(w outbox.Work) bool { return *w.Data.(*bool) }
 
 var (
 	// ErrFenced means that another process has stored a step, or has the lease: the caller reads the chain's state again.

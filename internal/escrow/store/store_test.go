@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/big"
@@ -19,6 +20,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dev/escrowchain"
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
 	"github.com/rollcall-dev/rollcall/internal/escrow/store"
+	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/outbox/outboxtest"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
@@ -73,7 +75,7 @@ func (f *fixture) elect(holder string) {
 // messages returns the messages to a target in the order of the outbox.
 func (f *fixture) messages(target string) (all []*events.Message) {
 	f.t.Helper()
-	rows, err := f.db.Query(f.t.Context(), `SELECT payload FROM escrow_outbox WHERE lane = $1 ORDER BY seq`, target)
+	rows, err := f.db.Query(f.t.Context(), `SELECT payload FROM escrow_outbox WHERE lane = $1 ORDER BY seq`, store.Lane(chainID, target))
 	require.NoError(f.t, err)
 	all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*events.Message, error) {
 		var text []byte
@@ -262,6 +264,46 @@ func TestCommit_Halted_StoresNothing(t *testing.T) {
 	_, err := f.Commit(t.Context(), store.Step{Epoch: f.epoch, To: block(1, 0)})
 	require.ErrorIs(t, err, store.ErrHalted)
 	require.ErrorContains(t, err, "block 7 is 0xa and was 0xb")
+}
+
+// A claim finds whether the chain of its message is halted.
+func TestOutbox_Claim_ReadsTheHalt(t *testing.T) {
+	f := setup(t)
+	b1 := block(1, 0)
+	_, err := f.Commit(t.Context(), store.Step{Epoch: f.epoch, To: b1, Blocks: []store.Read{read(b1, nil, deployed(t, common.Address{1}))}})
+	require.NoError(t, err)
+	box, err := outbox.New(f.db, store.Outbox)
+	require.NoError(t, err)
+	require.NoError(t, postgres.InTx(t.Context(), f.db, func(tx pgx.Tx) error { return box.Insert(t.Context(), tx, outbox.Entry{Lane: "7/topic"}) }))
+	for _, halted := range []bool{false, true} {
+		if halted {
+			require.NoError(t, f.Halt(t.Context(), "block 7 is 0xa and was 0xb"))
+		}
+		claimed := make(chan outbox.Work)
+		w, err := box.NewWorker(outbox.Config{Concurrency: 3, Handle: func(_ context.Context, w outbox.Work) outbox.Result {
+			claimed <- w
+			return outbox.Returned()
+		}})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- w.Run(ctx) }()
+		seen := map[string]bool{}
+		for len(seen) < 3 {
+			w := <-claimed
+			seen[w.Lane] = true
+			require.Equal(t, halted && w.Lane != "7/topic", store.Halted(w), w.Lane)
+		}
+		stop()
+		for done := false; !done; {
+			select {
+			case <-claimed:
+			case err := <-ended:
+				require.NoError(t, err)
+				done = true
+			}
+		}
+	}
 }
 
 func TestCommit_FinalBlockChanged_Refused(t *testing.T) {
