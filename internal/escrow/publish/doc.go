@@ -1,0 +1,13 @@
+// Package publish sends the messages of the outbox to a topic of Google Pub/Sub, one request for each message, with the escrow as ordering
+// key. The outbox claims one message of an escrow at a time, so a request is sent when the former one of the escrow was accepted.
+//
+// # Failures
+//
+//	accepted              the message is done
+//	no answer             repeated with the same content: the topic may have it
+//	the topic is away     the process gives back what it has claimed, and claims nothing for a pause; other processes go on
+//	the key is refused    FAILED_PRECONDITION: repeated after a pause
+//	the message is refused for good   a dead letter, which holds back the later ones of its escrow until an operator replays or drops it
+//
+// The Pub/Sub library's own publisher is not used: it has a queue of its own, and pauses a key after an error until the program resumes it.
+package publish

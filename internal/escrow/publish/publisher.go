@@ -1,0 +1,160 @@
+package publish
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/rollcall-dev/rollcall/internal/escrow/events"
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+)
+
+const (
+	// inFlight is how many escrows have a request at a time.
+	inFlight = 256
+	// awayPause is for how long a process claims nothing after the topic was away.
+	awayPause = time.Second
+	// haltedPause is for how long a process claims nothing after it found the chain halted.
+	haltedPause = 2 * time.Second
+	// A message whose key is refused is repeated after a pause that doubles from firstPause to longestPause.
+	firstPause, longestPause = 100 * time.Millisecond, time.Minute
+	// lease is how long no other process gets the messages of one that died. A takeover of an escrow takes that long.
+	lease = 10 * time.Second
+	// drainTimeout is how long requests may continue after a stop.
+	drainTimeout = 3 * time.Second
+)
+
+// Config configures a Publisher. Fields without a default are required.
+type Config struct {
+	Topic *Topic
+	// Outbox has the messages, and Lane is the topic's lane in it.
+	Outbox *outbox.Outbox
+	Lane   string
+	// Halted reports whether the chain of a claimed message was halted, so that nothing may leave.
+	Halted func(outbox.Work) bool
+	// Total and Number restrict the process to the partitions with partition mod Total = Number. Default: all.
+	Total, Number int
+	Registerer    prometheus.Registerer // default: none
+	Logger        *slog.Logger          // default: discard
+}
+
+// errStopped is the result of a request that this process ended: it says nothing about the topic.
+var errStopped = errors.New("the request was ended")
+
+// Publisher publishes the messages of a lane. Any number of them, in any number of processes, share a lane.
+type Publisher struct {
+	cfg     Config
+	log     *slog.Logger
+	worker  *outbox.Worker
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	cause   atomic.Value // string: of the latest failure of the topic
+	halted  atomic.Int64 // Unix nanoseconds until which nothing is claimed
+
+	published prometheus.Counter
+	failed    *prometheus.CounterVec
+}
+
+// New returns a Publisher, or all problems of the Config.
+func New(cfg Config) (*Publisher, error) {
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	f := promauto.With(cfg.Registerer)
+	p := &Publisher{
+		cfg: cfg, log: cfg.Logger.With("component", "publisher"),
+		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_events_published", Help: "Messages that the topic has accepted from this process."}),
+		failed:    f.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_escrow_publish_failures_total", Help: "Requests that failed, by the class of the answer: away, again or refused."}, []string{"class"}),
+	}
+	p.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Name: cfg.Lane, MaxRequests: 1, Timeout: awayPause,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures > 0 },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errStopped) },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			switch {
+			case to == gobreaker.StateClosed:
+				p.log.Info("topic accepts messages again", "topic", cfg.Topic.name)
+			case from == gobreaker.StateClosed:
+				p.log.Warn("topic is away", "topic", cfg.Topic.name, "err", p.cause.Load())
+			}
+		},
+	})
+	var err error
+	p.worker, err = cfg.Outbox.NewWorker(outbox.Config{
+		Handle: p.publish, Concurrency: inFlight, Lease: lease, DrainTimeout: drainTimeout, Prefix: cfg.Lane, Partitions: cfg.Total, Partition: cfg.Number,
+		Limits: p.limit, Component: "publisher", Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Run publishes until ctx ends, and returns nil then.
+func (p *Publisher) Run(ctx context.Context) error { return p.worker.Run(ctx) }
+
+// Health returns nil while the database answers and the topic accepts messages, and otherwise the cause.
+func (p *Publisher) Health() error {
+	if p.breaker.State() == gobreaker.StateOpen {
+		return fmt.Errorf("topic %s is away: %v", p.cfg.Topic.name, p.cause.Load())
+	}
+	return p.worker.Health()
+}
+
+// limit returns how many messages of the lane may be claimed.
+func (p *Publisher) limit(string) int {
+	switch {
+	case time.Now().UnixNano() < p.halted.Load():
+		return 0
+	case p.breaker.State() == gobreaker.StateOpen:
+		return 0
+	case p.breaker.State() == gobreaker.StateHalfOpen:
+		return 1
+	}
+	return inFlight
+}
+
+// publish sends one claimed message.
+func (p *Publisher) publish(ctx context.Context, w outbox.Work) outbox.Result {
+	if p.cfg.Halted(w) {
+		p.halted.Store(time.Now().Add(haltedPause).UnixNano())
+		return outbox.Returned()
+	}
+	var m events.Message
+	if err := json.Unmarshal(w.Payload, &m); err != nil {
+		return outbox.GiveUp("the message cannot be read: " + err.Error())
+	}
+	done, err := p.breaker.Allow()
+	if err != nil {
+		return outbox.Returned()
+	}
+	err = p.cfg.Topic.publish(ctx, &pubsubpb.PubsubMessage{Data: w.Payload, Attributes: m.Attributes(), OrderingKey: m.OrderingKey()})
+	switch c := classify(err); {
+	case c == away && ctx.Err() != nil: // this process stops, or has lost the claim
+		done(errStopped)
+		return outbox.Returned()
+	case c == away:
+		p.cause.Store(err.Error())
+		done(err)
+		p.failed.WithLabelValues("away").Inc()
+		return outbox.Returned()
+	case c == again:
+		done(nil)
+		p.failed.WithLabelValues("again").Inc()
+		return outbox.Retry(err.Error(), outbox.Backoff(w.Failures, firstPause, longestPause))
+	case c == refused:
+		done(nil)
+		p.failed.WithLabelValues("refused").Inc()
+		return outbox.GiveUp(err.Error())
+	}
+	done(nil)
+	p.published.Inc()
+	return outbox.Finished()
+}

@@ -1,0 +1,354 @@
+package publish_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"cloud.google.com/go/pubsub/v2/pstest"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rollcall-dev/rollcall/internal/escrow/events"
+	"github.com/rollcall-dev/rollcall/internal/escrow/publish"
+	"github.com/rollcall-dev/rollcall/internal/escrow/store"
+	"github.com/rollcall-dev/rollcall/internal/outbox"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
+
+// patience limits what a healthy machine does in a second.
+const patience = 2 * time.Minute
+
+const lane = "1337/topic"
+
+// topic is Google's fake behind a server that a test can make fail. It keeps what was accepted, in order.
+type topic struct {
+	pubsubpb.PublisherServer // the fake's
+	addr                     string
+
+	mu       sync.Mutex
+	before   func(*pubsubpb.PubsubMessage) error // an error refuses the message
+	after    func(*pubsubpb.PubsubMessage) error // an error loses the answer
+	accepted []*pubsubpb.PubsubMessage
+	changed  chan struct{} // closed and replaced with each accepted one
+}
+
+func newTopic(t *testing.T) *topic {
+	t.Helper()
+	fake := pstest.NewServer()
+	f := &topic{PublisherServer: &fake.GServer, changed: make(chan struct{})}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	f.addr = listener.Addr().String()
+	server := grpc.NewServer()
+	pubsubpb.RegisterPublisherServer(server, f)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		require.NoError(t, <-served)
+		require.NoError(t, fake.Close())
+	})
+	return f
+}
+
+func (f *topic) Publish(ctx context.Context, req *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
+	f.mu.Lock()
+	before, after := f.before, f.after
+	f.mu.Unlock()
+	for _, m := range req.Messages {
+		if before != nil {
+			if err := before(m); err != nil {
+				return nil, err
+			}
+		}
+	}
+	answer, err := f.PublisherServer.Publish(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	f.accepted = append(f.accepted, req.Messages...)
+	close(f.changed)
+	f.changed = make(chan struct{})
+	f.mu.Unlock()
+	for _, m := range req.Messages {
+		if after != nil {
+			if err := after(m); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return answer, nil
+}
+
+// fail sets the faults of the topic.
+func (f *topic) fail(before, after func(*pubsubpb.PubsubMessage) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before, f.after = before, after
+}
+
+// await returns the accepted messages once there are n.
+func (f *topic) await(t *testing.T, n int) []*pubsubpb.PubsubMessage {
+	t.Helper()
+	limit := time.After(patience)
+	for {
+		f.mu.Lock()
+		all, changed := slices.Clone(f.accepted), f.changed
+		f.mu.Unlock()
+		if len(all) >= n {
+			return all
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("%d of %d messages within %v", len(all), n, patience)
+		}
+	}
+}
+
+// open returns the topic as the product opens it.
+func (f *topic) open(t *testing.T) *publish.Topic {
+	t.Helper()
+	opened, err := publish.OpenTopic(t.Context(), publish.TopicConfig{Project: "rollcall", Topic: "settlement.events.v1", Emulator: f.addr})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, opened.Close()) })
+	require.NoError(t, opened.Create(t.Context()))
+	require.NoError(t, opened.Create(t.Context()), "it exists")
+	return opened
+}
+
+func database(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	return testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)
+}
+
+// start runs a publisher until the test ends or stop is called.
+func start(t *testing.T, db *pgxpool.Pool, to *publish.Topic, change ...func(*publish.Config)) (p *publish.Publisher, stop func()) {
+	t.Helper()
+	box, err := outbox.New(db, store.Outbox)
+	require.NoError(t, err)
+	cfg := publish.Config{Topic: to, Outbox: box, Lane: lane, Halted: store.Halted}
+	for _, c := range change {
+		c(&cfg)
+	}
+	p, err = publish.New(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	t.Cleanup(stop)
+	return p, stop
+}
+
+// insert adds messages of escrows: from the first sequence to the last.
+func insert(t *testing.T, db *pgxpool.Pool, first, last int, escrows ...common.Address) {
+	t.Helper()
+	box, err := outbox.New(db, store.Outbox)
+	require.NoError(t, err)
+	var entries []outbox.Entry
+	for n := first; n <= last; n++ {
+		for _, escrow := range escrows {
+			m := events.Message{EventID: fmt.Sprintf("%x-%d", escrow[0], n), Revision: 1, Status: events.Final, Sequence: int64(n), Type: "Approved", ChainID: 1337, Escrow: escrow}
+			text, err := m.Encode()
+			require.NoError(t, err)
+			entries = append(entries, outbox.Entry{Lane: lane, Subject: lane + "/" + m.OrderingKey(), Partition: events.Partition(escrow), Payload: text})
+		}
+	}
+	require.NoError(t, postgres.InTx(t.Context(), db, func(tx pgx.Tx) error { return box.Insert(t.Context(), tx, entries...) }))
+}
+
+func escrows(n int) (all []common.Address) {
+	for i := range n {
+		all = append(all, common.Address{byte(1 + i)})
+	}
+	return all
+}
+
+// inOrder requires that the messages of each escrow came in the order of their sequences, without gaps, and returns how many came again.
+func inOrder(t *testing.T, messages []*pubsubpb.PubsubMessage) (again int) {
+	t.Helper()
+	last := map[string]int{}
+	content := map[string]string{}
+	for _, m := range messages {
+		var n int
+		_, err := fmt.Sscan(m.Attributes["sequence"], &n)
+		require.NoError(t, err)
+		id := m.Attributes["event_id"] + "/" + m.Attributes["revision"]
+		if before, ok := content[id]; ok {
+			require.Equal(t, before, string(m.Data))
+			require.Equal(t, last[m.OrderingKey], n, "a repetition follows its first message")
+			again++
+			continue
+		}
+		content[id] = string(m.Data)
+		require.Equal(t, last[m.OrderingKey]+1, n, "of %s", m.OrderingKey)
+		require.Equal(t, m.Attributes["escrow"], m.OrderingKey)
+		last[m.OrderingKey] = n
+	}
+	return again
+}
+
+// Two processes share the messages. Those of an escrow come in order, once.
+func TestPublisher_TwoProcesses_EachEscrowInOrderOnce(t *testing.T) {
+	t.Parallel()
+	db, f := database(t), newTopic(t)
+	insert(t, db, 1, 5, escrows(20)...)
+	for range 2 {
+		start(t, db, f.open(t))
+	}
+	insert(t, db, 6, 10, escrows(20)...)
+	messages := f.await(t, 200)
+	require.Zero(t, inOrder(t, messages))
+	require.Len(t, messages, 200)
+}
+
+// A lost answer, and a refused key, repeat a message with the same content, before the next one of its escrow.
+func TestPublisher_AnswersLost_RepeatsIdentically(t *testing.T) {
+	t.Parallel()
+	db, f := database(t), newTopic(t)
+	var mu sync.Mutex
+	seen := map[string]int{}
+	nth := func(m *pubsubpb.PubsubMessage, salt string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[salt+m.Attributes["event_id"]]++
+		return seen[salt+m.Attributes["event_id"]]
+	}
+	f.fail(func(m *pubsubpb.PubsubMessage) error {
+		if m.Attributes["sequence"] == "2" && nth(m, "key ") == 1 {
+			return status.Error(codes.FailedPrecondition, "the ordering key is paused")
+		}
+		return nil
+	}, func(m *pubsubpb.PubsubMessage) error {
+		if m.Attributes["sequence"] == "3" && nth(m, "answer ") == 1 {
+			return status.Error(codes.Aborted, "the answer is lost")
+		}
+		return nil
+	})
+	start(t, db, f.open(t))
+	insert(t, db, 1, 4, escrows(5)...)
+	messages := f.await(t, 5*4+5)
+	require.Equal(t, 5, inOrder(t, messages))
+}
+
+// A message that the topic refuses for good holds back its escrow alone, until an operator replays it.
+func TestPublisher_RefusedForGood_HoldsBackItsEscrow(t *testing.T) {
+	t.Parallel()
+	db, f := database(t), newTopic(t)
+	f.fail(func(m *pubsubpb.PubsubMessage) error {
+		if m.Attributes["event_id"] == "1-2" {
+			return status.Error(codes.InvalidArgument, "message too large")
+		}
+		return nil
+	}, nil)
+	start(t, db, f.open(t))
+	insert(t, db, 1, 3, escrows(3)...)
+	f.await(t, 7)
+	box, err := outbox.New(db, store.Outbox)
+	require.NoError(t, err)
+	var dead []outbox.Item
+	require.Eventually(t, func() bool {
+		dead, err = box.List(t.Context(), outbox.Filter{State: outbox.Dead})
+		return err == nil && len(dead) == 1
+	}, patience, 10*time.Millisecond)
+	require.Contains(t, dead[0].Reason, "message too large")
+	require.Len(t, f.await(t, 7), 7)
+	f.fail(nil, nil)
+	n, err := box.Replay(t.Context(), outbox.Filter{IDs: []string{dead[0].ID}})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Zero(t, inOrder(t, f.await(t, 9)))
+}
+
+// A process whose topic is away gives back what it has claimed, and another one publishes it.
+func TestPublisher_TopicAwayAtOneProcess_OthersPublish(t *testing.T) {
+	t.Parallel()
+	db, f, broken := database(t), newTopic(t), newTopic(t)
+	broken.fail(func(*pubsubpb.PubsubMessage) error { return status.Error(codes.Unavailable, "no route") }, nil)
+	p, _ := start(t, db, broken.open(t))
+	insert(t, db, 1, 3, escrows(10)...)
+	require.Eventually(t, func() bool { return p.Health() != nil }, patience, time.Millisecond)
+	start(t, db, f.open(t))
+	require.Zero(t, inOrder(t, f.await(t, 30)))
+	broken.fail(nil, nil)
+	insert(t, db, 4, 4, escrows(10)...)
+	require.Eventually(t, func() bool { return p.Health() == nil }, patience, time.Millisecond)
+}
+
+// Static partitions: a process claims its own alone.
+func TestPublisher_Static_PublishesItsPartitions(t *testing.T) {
+	t.Parallel()
+	db, f := database(t), newTopic(t)
+	all := escrows(20)
+	insert(t, db, 1, 1, all...)
+	want := 0
+	for _, escrow := range all {
+		if events.Partition(escrow)%3 == 1 {
+			want++
+		}
+	}
+	require.Positive(t, want)
+	to := f.open(t)
+	_, stop := start(t, db, to, func(c *publish.Config) { c.Total, c.Number = 3, 1 })
+	for _, m := range f.await(t, want) {
+		require.Equal(t, 1, events.Partition(common.HexToAddress(m.OrderingKey))%3)
+	}
+	stop()
+	start(t, db, to)
+	require.Len(t, f.await(t, 20), 20)
+}
+
+// Nothing leaves while the chain is halted.
+func TestPublisher_Halted_PublishesNothing(t *testing.T) {
+	t.Parallel()
+	db, f := database(t), newTopic(t)
+	halted, claimed := make(chan struct{}), make(chan struct{}, 100)
+	insert(t, db, 1, 2, escrows(3)...)
+	start(t, db, f.open(t), func(c *publish.Config) {
+		c.Halted = func(outbox.Work) bool {
+			select {
+			case <-halted:
+				return false
+			default:
+				claimed <- struct{}{}
+				return true
+			}
+		}
+	})
+	<-claimed
+	require.Empty(t, f.await(t, 0))
+	close(halted) // an operator resumes it
+	require.Zero(t, inOrder(t, f.await(t, 6)))
+}
+
+func TestOpenTopic_Invalid_NamesTheProblem(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]publish.TopicConfig{
+		`project id "Rollcall"`:  {Project: "Rollcall", Topic: "settlement.events.v1"},
+		`topic id "1"`:           {Project: "rollcall", Topic: "1"},
+		"an emulator and an end": {Project: "rollcall", Topic: "settlement.events.v1", Emulator: "a:1", Endpoint: "b:1"},
+	} {
+		_, err := publish.OpenTopic(t.Context(), cfg)
+		require.ErrorContains(t, err, want)
+	}
+}
