@@ -57,6 +57,7 @@ const (
 	gethLegacy = "ethereum/go-ethereum core/txpool/legacypool/legacypool.go"
 	gethAPI    = "ethereum/go-ethereum internal/ethapi/api.go"
 	gethRPC    = "ethereum/go-ethereum rpc/errors.go"
+	gethLogs   = "ethereum/go-ethereum eth/filters/api.go"
 	gethBlocks = "ethereum/go-ethereum eth/api_backend.go"
 	gethTypes  = "ethereum/go-ethereum core/types/transaction.go"
 	gethSign   = "ethereum/go-ethereum core/types/transaction_signing.go"
@@ -421,6 +422,16 @@ var staleRows = []row[bool]{
 }
 
 func blockUnknown(e *RPCError) bool { return ofNode(staleRows, e) }
+
+// rangeRows are errors of an endpoint that does not know all blocks of a range.
+var rangeRows = []row[bool]{
+	{text: "block range extends beyond current head block", means: true, source: gethLogs}, // also Reth, Ethrex
+	{text: "invalid block range params", means: true, source: gethLogs},                    // of a range that begins after the head
+	{text: "block is out of range", means: true, source: proxyd},
+}
+
+// logsUnknown reports whether the endpoint does not know the block of a query of logs, or not all blocks.
+func logsUnknown(e *RPCError) bool { return blockUnknown(e) || ofNode(rangeRows, e) }
 
 // noTag reports whether the endpoint has no block of a tag, or does not support the tag. A plan limit and an internal error
 // are neither: another endpoint may have the block.

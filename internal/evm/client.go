@@ -110,18 +110,9 @@ func (c *Client) none(methods ...string) error {
 			reasons = append(reasons, &WrongChainError{Endpoint: ep.name, Want: c.cfg.ChainID, Have: ep.chainID})
 		case ep.excluded != (Exclusion{}):
 			reasons = append(reasons, fmt.Errorf("%s: excluded: %s", ep.name, ep.excluded.Reason))
-		case ep.limited:
-			reasons = append(reasons, &RateLimitError{
-				Endpoint: ep.name, RetryAfter: max(0, time.Until(ep.until)),
-				Reason: limitReason(ep.reason),
-			})
 		default:
-			for _, method := range methods {
-				if m := ep.methods[method]; m != nil && m.limited {
-					reasons = append(reasons, &RateLimitError{
-						Endpoint: ep.name, Method: method, RetryAfter: max(0, time.Until(m.until)), Reason: limitReason(m.reason),
-					})
-				}
+			if limit := ep.rateLimitLocked(methods...); limit != nil {
+				reasons = append(reasons, limit)
 			}
 		}
 		ep.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package evm calls the nodes of one EVM chain over JSON-RPC.
 //
-// The relayer's sender, tracker, keymonitor, service and admin call it, and so do the relay path's api and forward. It
-// calls go-ethereum, and no other package of the project.
+// The relayer's sender, tracker, keymonitor, service and admin call it, and so do the relay path's api and forward, and the
+// escrow monitor. It calls go-ethereum, and no other package of the project.
 //
 // # Endpoint selection
 //
@@ -40,6 +40,11 @@
 // block again afterwards. ErrStale and errors without an answer carry no information about the chain: a caller must not
 // decide on them. A View never asks another endpoint, because the reads would not agree. The caller starts over with a
 // new View. That View is of another endpoint if the last one failed to answer.
+//
+// # Logs
+//
+// Nodes return lists of logs that are empty or lack some, without an error. So [Client.Logs] asks one endpoint, named by the caller,
+// which compares. It checks only that the list fits the query and itself.
 //
 // # Sending
 //

@@ -205,6 +205,26 @@ func onlyMethod(calls []call) string {
 // anyError accepts every error as an answer of a healthy endpoint.
 func anyError(*RPCError) bool { return true }
 
+// rateLimit returns the rate limit that forbids to ask the endpoint for one of the methods now; nil if there is none.
+func (ep *endpoint) rateLimit(methods ...string) *RateLimitError {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.rateLimitLocked(methods...)
+}
+
+// rateLimitLocked is rateLimit; ep.mu is held.
+func (ep *endpoint) rateLimitLocked(methods ...string) *RateLimitError {
+	if left := time.Until(ep.until); ep.limited && left > 0 {
+		return &RateLimitError{Endpoint: ep.name, RetryAfter: left, Reason: limitReason(ep.reason)}
+	}
+	for _, method := range methods {
+		if m := ep.methods[method]; m != nil && m.limited && time.Until(m.until) > 0 {
+			return &RateLimitError{Endpoint: ep.name, Method: method, RetryAfter: time.Until(m.until), Reason: limitReason(m.reason)}
+		}
+	}
+	return nil
+}
+
 // limitReason returns the endpoint's reason for a rate limit, without the prefix.
 func limitReason(reason string) string { return strings.TrimPrefix(reason, limitPrefix) }
 
