@@ -2,7 +2,9 @@ package evm
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -95,6 +97,21 @@ const (
 	tron      = "tronprotocol/java-tron actuator/src/main/java/org/tron/core"
 	zkEVM     = "smartcontractkit/chainlink-evm pkg/client/errors.go, of Polygon zkEVM and X Layer"
 	zkSync    = "matter-labs/zksync-era core/node/api_server/src/tx_sender/result.rs"
+)
+
+// Sources of words about queries of logs.
+const (
+	alchemy       = "smartcontractkit/chainlink-evm pkg/client/errors_test.go, of Alchemy; BobTheBuidler/dank_mids issue 772"
+	chainlinkLogs = "smartcontractkit/chainlink-evm pkg/client/errors_test.go"
+	frontierLogs  = "polkadot-evm/frontier client/rpc/src/eth/filter.rs, for Moonbeam and Astar"
+	hyperindex    = "enviodev/hyperindex codegenerator/cli/npm/envio/src/sources/RpcSource.res"
+	infura        = "docs.metamask.io eth_getLogs, constraints"
+	netherLogs    = "NethermindEth/nethermind src/Nethermind/Nethermind.JsonRpc.Test/Modules/Eth/EthRpcModuleTests.cs"
+	ponder        = "ponder-sh/ponder packages/utils/src/getLogsRetryHelper.ts"
+	publicNode    = "PublicNode; erpc/erpc architecture/evm/error_normalizer.go"
+	quickNode     = "smartcontractkit/chainlink-evm pkg/client/errors_test.go, of QuickNode"
+	rethLogs      = "paradigmxyz/reth crates/rpc/rpc/src/eth/filter.rs"
+	zkSyncLogs    = "matter-labs/zksync-era core/lib/web3_decl/src/error.rs"
 )
 
 // revertRows are the errors of an execution that reverted. The contract's own text may follow these, so they come before all
@@ -404,7 +421,105 @@ var limitRows = []row[bool]{
 	{code: 429, means: true, source: "alchemy.com/docs/reference/throughput; quicknode.com/docs/ethereum/error-references"},
 }
 
-func rateLimited(e *RPCError) bool { return ofNode(limitRows, e) }
+func rateLimited(e *RPCError) bool { return logsLimitOf(e) == 0 && ofNode(limitRows, e) }
+
+// logsRows are errors of an endpoint for which a query of logs is too large. Several come with codes and words of rate limits.
+var logsRows = []row[LogsLimit]{
+	{text: "exceed max addresses or topics per search position", means: LimitAddresses, source: gethLogs},
+	{text: "specify less number of address", means: LimitAddresses, source: publicNode},
+	{text: "specify an address in your request", means: LimitNoAddress, source: publicNode}, // code -32701
+
+	// The query's time.
+	{text: "query timeout exceeded", means: LimitTime, source: infura},
+	{text: "query timeout of", means: LimitTime, source: frontierLogs}, // … 10 seconds exceeded
+	{text: "log query timed out", means: LimitTime, source: "Arbitrum's public endpoints"},
+	{text: "request timed out", means: LimitTime, source: gethRPC},  // code -32002; also Chainstack
+	{text: "request timeout", means: LimitTime, source: zkSyncLogs}, // also dRPC: … on the free tier, with HTTP status 408
+	{text: "timeout expired", means: LimitTime, source: besu},
+
+	// The number of logs.
+	{text: "query returned more than", means: LimitResults, source: infura},            // … 10000 results; also zkSync, Moonbeam, Polygon zkEVM, Zeta, Aurora
+	{text: "query exceeds max results", means: LimitResults, source: rethLogs},         // … 20000, retry with the range 1-2; also dRPC, Base
+	{text: "too many logs requested", means: LimitResults, source: netherLogs},         // … Max logs per response is 20000.
+	{text: "logs matched by query exceeds limit", means: LimitResults, source: ponder}, // … of 10000; Arbitrum
+	{text: "log response size exceeded", means: LimitResults, source: alchemy},         // … this block range should work: [0x0, 0x133e71]
+
+	// The bytes of the answer.
+	{text: "response too large", means: LimitSize, source: gethRPC}, // also proxyd: backend …
+	{text: "response is too big", means: LimitSize, source: "paritytech/jsonrpsee types/src/error.rs, for Reth, zkSync and Moonbeam"},
+	{text: "response size should not greater than", means: LimitSize, source: ponder}, // 1RPC
+
+	// The number of blocks.
+	{text: "exceed maximum block range", means: LimitRange, source: "ethereum/go-ethereum eth/filters/filter.go"}, // also BNB Smart Chain, PublicNode
+	{text: "exceeded maximum block range", means: LimitRange, source: hedera},
+	{text: "timestamp range by the lower and upper bounds", means: LimitRange, source: "hiero-ledger/hiero-json-rpc-relay issue 2399"},
+	{text: "exceeds maximum rpc range limit", means: LimitRange, source: besu},
+	{text: "block range exceeds server limit", means: LimitRange, source: "erigontech/erigon pull request 20424"},
+	{text: "query exceeds max block range", means: LimitRange, source: rethLogs}, // also dRPC, Hyperliquid
+	{text: "you can make eth_getlogs requests with up to", means: LimitRange, source: alchemy},
+	{text: "try with this block range", means: LimitRange, source: ponder},           // Infura, Tenderly
+	{text: "exceeds limit of", means: LimitRange, source: "INFURA/infura issue 237"}, // range 1000000 …
+	{text: "eth_getlogs is limited to", means: LimitRange, source: quickNode},        // … a 10,000 range; also 1RPC, BlockPI, Monad
+	{text: "eth_newfilter are limited to", means: LimitRange, source: ponder},        // QuickNode, earlier
+	{text: "logs are limited to", means: LimitRange, source: "0xPolygonHermez/zkevm-node state/errors.go"},
+	{text: "block range is limited to", means: LimitRange, source: "docs.xplorer.tech rpc-methods-restrict"},
+	{text: "block range is too wide", means: LimitRange, source: ponder}, // Ankr; Moonbeam: … (maximum 1024)
+	{text: "too wide blocks range", means: LimitRange, source: chainlinkLogs},
+	{text: "requested too many blocks", means: LimitRange, source: chainlinkLogs},           // Avalanche, dRPC
+	{text: "max range:", means: LimitRange, source: ponder},                                 // Cloudflare
+	{text: "maximum allowed number of requested blocks", means: LimitRange, source: ponder}, // thirdweb
+	{text: "exceeds the range allowed for your plan", means: LimitRange, source: ponder},    // BlastAPI
+	{text: "block range limit exceeded", means: LimitRange, source: "Chainstack; " + ponder},
+	{text: "limit the query to at most", means: LimitRange, source: ponder}, // Coinbase
+	{text: "blocks are not supported on", means: LimitRange, source: "dRPC, code 35: ranges over 10000 … free plan"},
+	{text: "block range greater than", means: LimitRange, source: ponder},        // Swell
+	{text: "block range exceeds", means: LimitRange, source: ponder},             // Somnia; Polygon: … configured limit
+	{text: "range is too large", means: LimitRange, source: ponder},              // Optimism, Merkle: …, max is 1k blocks
+	{text: "range too large", means: LimitRange, source: hyperindex},             // Base; Sei: … (2000), maximum allowed is 1000 blocks; Arc
+	{text: "query must be smaller than size", means: LimitRange, source: ponder}, // Harmony
+	{text: "blocks distance", means: LimitRange, source: ponder},                 // Ankr: maximum [from, to] …: 10000
+	{text: "larger than max block range", means: LimitRange, source: "enviodev/hyperindex issue 605, Morph"},
+	{text: "block range is bigger than maxblockrange", means: LimitRange, source: "scroll-tech/go-ethereum pull request 529"},
+	{text: "block range too high", means: LimitRange, source: "AlphaWallet/alpha-wallet-ios issue 5277, Candle"},
+}
+
+// logsLimitOf returns in what a query of logs is too large for the endpoint, and 0 for another error.
+func logsLimitOf(e *RPCError) LogsLimit {
+	if e.Method != logsMethod {
+		return 0
+	}
+	return match(logsRows, e, 0)
+}
+
+var (
+	// suggestedRange matches the first and the last block that an error suggests.
+	suggestedRange = regexp.MustCompile(`(?:\[|range )(0x[0-9a-f]+|\d+)(?:, *|-)(0x[0-9a-f]+|\d+)`)
+	// largestRange matches the number of blocks that an error allows, in the words of logsRows.
+	largestRange = regexp.MustCompile(`(?:limited to (?:a |0 - )?|up to an? |maximum |maximum block range:? |maximum is set to |` +
+		`maximum allowed is |requested blocks is |max block range(?: =)? |max range: |max is |narrow your filter: |exceeds limit of |` +
+		`ranges over |at most |limit is |\(\d+ > |greater than |range exceeds |smaller than size |blocks distance: )(\d[\d,.]*)(k?)`)
+)
+
+// suggestedBlocks returns how many blocks an error suggests for the query that it refuses, and 0 if it suggests none. Nodes count the
+// blocks of a range differently. This number is never too high.
+func suggestedBlocks(e *RPCError, limit LogsLimit) uint64 {
+	text := strings.ToLower(words(e))
+	if m := suggestedRange.FindStringSubmatch(text); m != nil && limit != LimitAddresses && limit != LimitNoAddress {
+		from, err1 := strconv.ParseUint(m[1], 0, 64)
+		to, err2 := strconv.ParseUint(m[2], 0, 64)
+		if err1 == nil && err2 == nil && from <= to {
+			return to - from + 1
+		}
+	}
+	if m := largestRange.FindStringSubmatch(text); m != nil && limit == LimitRange {
+		n, err := strconv.ParseUint(strings.NewReplacer(",", "", ".", "").Replace(m[1]), 10, 32)
+		if err == nil && m[2] == "k" {
+			n *= 1000
+		}
+		return n
+	}
+	return 0
+}
 
 // staleRows are errors of an endpoint that does not know the requested block, no longer has it on its chain, or has no
 // state of it.

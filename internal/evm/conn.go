@@ -30,6 +30,8 @@ type call struct {
 	// decode decodes a result; nil accepts every result. Its error replaces the answer, and counts against the endpoint for
 	// the method. So it must reject only results that no healthy endpoint returns.
 	decode func(result []byte) error
+	// mayExceed makes an answer that is too large an answer, a *LogsLimitError. Otherwise it counts against the endpoint.
+	mayExceed bool
 }
 
 // key returns the key of the call in an endpoint's health: its method. A call for the pending state has its own key,
@@ -59,7 +61,7 @@ func (c call) isAnswer(e *RPCError) bool { return c.answers != nil && c.answers(
 // answer is an endpoint's answer to one call: a result, which is raw JSON, or an error.
 type answer struct {
 	result []byte
-	err    error // *RPCError, errMissing, or the *TransportError of a result that call.decode rejects
+	err    error // *RPCError, errMissing, *LogsLimitError, or the *TransportError of a result that call.decode rejects
 }
 
 // errMissing marks a call whose answer is missing from a batch.
@@ -175,16 +177,22 @@ func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, 
 			}
 		}
 	}
-	// Some gateways answer a call that reverts with a 5xx. No fault of a node has revert data or the words of a revert.
+	// Some gateways answer a call that reverts, or logs that are too many, with a 5xx. No fault of a node has revert data or the words
+	// of these.
 	if !batch && !calls[0].sends() {
 		if answers, err := c.decode(calls, text, batch); err == nil {
-			if e, ok := errors.AsType[*RPCError](answers[0].err); ok && reverted(e) {
+			if e, ok := errors.AsType[*RPCError](answers[0].err); ok && (reverted(e) || logsLimitOf(e) != 0) {
 				return answers, nil
 			}
 		}
 	}
-	return nil, c.transportError(true, fmt.Errorf("HTTP status %d", resp.StatusCode))
+	return nil, c.transportError(true, statusError(resp.StatusCode))
 }
+
+// statusError is an HTTP status without a usable answer.
+type statusError int
+
+func (e statusError) Error() string { return fmt.Sprintf("HTTP status %d", int(e)) }
 
 // read returns the body, or an error if it is too long or truncated.
 func (c *httpConn) read(resp *http.Response) ([]byte, error) {

@@ -46,6 +46,10 @@
 // Nodes return lists of logs that are empty or lack some, without an error. So [Client.Logs] asks one endpoint, named by the caller,
 // which compares. It checks only that the list fits the query and itself.
 //
+// Endpoints limit queries of logs by blocks, logs, bytes, time and contracts, in codes and words that others use for rate limits.
+// The texts are known for this method alone (classify.go), and come first. Such a refusal is an answer, a *LogsLimitError. Unknown
+// texts count against the endpoint.
+//
 // # Sending
 //
 // A send has three outcomes: the node has the transaction (Accepted, AlreadyKnown), it certainly has not, or Unknown.

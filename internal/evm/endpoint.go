@@ -189,6 +189,9 @@ func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]a
 	start := time.Now()
 	answers, err := ep.conn.do(ctx, calls, batch)
 	took := time.Since(start)
+	if limit := ep.answerLimit(calls, err); limit != nil {
+		answers, err = []answer{{err: limit}}, nil
+	}
 	ex := exchanged{err: err}
 	outcome := ""
 	switch {

@@ -93,6 +93,54 @@ func (e *RateLimitError) Error() string {
 	return fmt.Sprintf("endpoint %s: rate limited for %s: %s", e.Endpoint, e.RetryAfter.Round(time.Millisecond), e.Reason)
 }
 
+// LogsLimit is in what a query of logs is too large for an endpoint.
+type LogsLimit int
+
+// The limits of queries of logs.
+const (
+	LimitRange     LogsLimit = iota + 1 // the number of blocks
+	LimitResults                        // the number of logs in them
+	LimitSize                           // the bytes of the answer, also those of Config.MaxResponse
+	LimitTime                           // the time that the endpoint gives a query
+	LimitAddresses                      // the number of contracts
+	LimitNoAddress                      // none: the endpoint refuses topics without contracts
+)
+
+func (l LogsLimit) String() string {
+	switch l {
+	case LimitRange:
+		return "blocks"
+	case LimitResults:
+		return "logs"
+	case LimitSize:
+		return "bytes"
+	case LimitTime:
+		return "time"
+	case LimitAddresses:
+		return "contracts"
+	case LimitNoAddress:
+		return "no contract"
+	}
+	return fmt.Sprintf("limit %d", int(l))
+}
+
+// LogsLimitError means that a query of logs is too large for an endpoint. It is an answer: it does not count against the endpoint,
+// which answers a smaller query.
+type LogsLimitError struct {
+	Endpoint string
+	Limit    LogsLimit
+	// Blocks is how many blocks, from the query's first one, the endpoint suggests; 0 if it suggests none, or not fewer than were
+	// asked for. With LimitRange it holds for all queries, otherwise for these blocks. A query of a suggestion may be refused, too.
+	Blocks uint64
+	Err    error
+}
+
+func (e *LogsLimitError) Error() string {
+	return fmt.Sprintf("endpoint %s: the query of logs is too large (%s): %s", e.Endpoint, e.Limit, e.Err)
+}
+
+func (e *LogsLimitError) Unwrap() error { return e.Err }
+
 // WrongChainError means that an endpoint belongs to another chain than configured. It is not used.
 type WrongChainError struct {
 	Endpoint   string

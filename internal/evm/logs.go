@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"net/http"
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -69,7 +70,8 @@ func (q LogQuery) filter() map[string]any {
 //
 // The list fits the query. An answer that no healthy node gives, such as a removed or a repeated log, is an error that counts
 // against the endpoint for eth_getLogs. ErrMissing means that the endpoint does not know the block, or not all of the range. A
-// *RateLimitError without a request is returned until the endpoint's limit ends.
+// *LogsLimitError means that a smaller query may be answered. A *RateLimitError without a request is returned until the endpoint's
+// limit ends.
 func (c *Client) Logs(ctx context.Context, endpoint string, q LogQuery) ([]Log, error) {
 	if len(q.Topics) == 0 || q.Block == (common.Hash{}) && q.From > q.To {
 		return nil, fmt.Errorf("read the logs of %s: the query has no topic or an empty range", q)
@@ -90,16 +92,42 @@ func (ep *endpoint) logs(ctx context.Context, q LogQuery) (logs []Log, err error
 		return nil, limit
 	}
 	answers, err := ep.askPatiently(ctx, []call{{
-		method: logsMethod, params: []any{q.filter()}, answers: logsUnknown,
-		decode: func(result []byte) (err error) { logs, err = parseLogs(result, q); return err },
+		method: logsMethod, params: []any{q.filter()}, mayExceed: true,
+		answers: func(e *RPCError) bool { return logsUnknown(e) || logsLimitOf(e) != 0 },
+		decode:  func(result []byte) (err error) { logs, err = parseLogs(result, q); return err },
 	}})
 	if err != nil {
 		return nil, err
 	}
-	if e, ok := errors.AsType[*RPCError](answers[0].err); ok && logsUnknown(e) {
-		return nil, fmt.Errorf("%w: %w", ErrMissing, e)
+	err = answers[0].err
+	if limit, ok := errors.AsType[*LogsLimitError](err); ok && len(q.Contracts) > 1 && errors.Is(err, statusError(http.StatusRequestEntityTooLarge)) {
+		limit.Limit = LimitAddresses
 	}
-	return logs, answers[0].err
+	e, ok := errors.AsType[*RPCError](err)
+	if !ok || e.Fault {
+		return logs, err
+	}
+	if limit := logsLimitOf(e); limit != 0 {
+		refused := &LogsLimitError{Endpoint: ep.name, Limit: limit, Blocks: suggestedBlocks(e, limit), Err: e}
+		if refused.Blocks >= q.blocks() {
+			refused.Blocks = 0
+		}
+		return nil, refused
+	}
+	return nil, fmt.Errorf("%w: %w", ErrMissing, e)
+}
+
+// answerLimit returns a *LogsLimitError if a request failed because its answer, or the request itself, is too large, and that is an
+// answer.
+func (ep *endpoint) answerLimit(calls []call, err error) *LogsLimitError {
+	e, ok := errors.AsType[*TransportError](err)
+	if !ok || len(calls) != 1 || !calls[0].mayExceed {
+		return nil
+	}
+	if !errors.Is(err, ErrTooLarge) && !errors.Is(err, statusError(http.StatusRequestEntityTooLarge)) {
+		return nil
+	}
+	return &LogsLimitError{Endpoint: ep.name, Limit: LimitSize, Err: e.Err}
 }
 
 // parseLogs parses the answer to a query.
