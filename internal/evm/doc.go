@@ -46,6 +46,10 @@
 // Nodes return lists of logs that are empty or lack some, without an error. So [Client.Logs] asks one endpoint, named by the caller,
 // which compares. It checks only that the list fits the query and itself.
 //
+// [Client.BlockLogs] reads the logs of a block from its receipts. If these have the root of the header, and the header the hash of the
+// block, the logs are proven, and one endpoint suffices. It serves where lists differ, and for a block whose logs are too many for a
+// query. It proves nothing on chains with other headers (zkSync) or receipts (OP chains, Arbitrum).
+//
 // Endpoints limit queries of logs by blocks, logs, bytes, time and contracts, in codes and words that others use for rate limits.
 // The texts are known for this method alone (classify.go), and come first. Such a refusal is an answer, a *LogsLimitError. Unknown
 // texts count against the endpoint.

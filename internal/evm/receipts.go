@@ -23,6 +23,8 @@ type Receipt struct {
 	// Canonical reports whether the block leads to the View's. Otherwise the receipt is of a later block, or of one
 	// that is on no chain any more.
 	Canonical bool
+
+	text []byte // as the node wrote it; nil outside of this package
 }
 
 func parseReceipt(b []byte) (r Receipt, err error) {
@@ -93,7 +95,7 @@ func (v *View) Receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, 
 	defer v.mu.Unlock()
 	for _, r := range receipts {
 		if r != nil {
-			r.Canonical = v.canonical[r.BlockNumber] == r.BlockHash
+			r.Canonical, r.text = v.canonical[r.BlockNumber] == r.BlockHash, nil
 		}
 	}
 	return receipts, nil
@@ -110,6 +112,7 @@ func (v *View) receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, 
 			if err == nil && r.TxHash != h {
 				err = fmt.Errorf("the receipt of %s is that of %s", h, r.TxHash)
 			}
+			r.text = result
 			receipts[i] = &r
 			return err
 		}}
@@ -129,7 +132,7 @@ func (v *View) receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, 
 // BlockReceipts returns the receipts of all transactions of a block, in its order. If the hash comes from Header or
 // Headers, the receipts are Canonical.
 func (v *View) BlockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
-	receipts, err := v.blockReceipts(ctx, block)
+	receipts, err := v.blockReceipts(ctx, block, nil)
 	if err != nil {
 		return nil, fmt.Errorf("read the receipts of block %s: %w", block, err)
 	}
@@ -137,19 +140,19 @@ func (v *View) BlockReceipts(ctx context.Context, block common.Hash) ([]Receipt,
 	defer v.mu.Unlock()
 	for i := range receipts {
 		r := &receipts[i]
-		r.Canonical = v.canonical[r.BlockNumber] == block
+		r.Canonical, r.text = v.canonical[r.BlockNumber] == block, nil
 	}
 	return receipts, nil
 }
 
 // blockReceipts reads a block's receipts in one call, or one by one if that fails. The call is optional: providers sell
-// it on larger plans, and its answer may be too large.
-func (v *View) blockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
+// it on larger plans, and its answer may be too large. txs are the block's transactions; nil if they are not known.
+func (v *View) blockReceipts(ctx context.Context, block common.Hash, txs []common.Hash) ([]Receipt, error) {
 	if until := v.ep.noBlockReceipts.Load(); v.oneByOne.Load() || until != nil && time.Now().Before(*until) ||
 		v.ep.healthOf(time.Now(), blockReceiptsMethod) == standingLimited {
-		return v.receiptsOneByOne(ctx, block)
+		return v.receiptsOneByOne(ctx, block, txs)
 	}
-	receipts, err := v.wholeBlockReceipts(ctx, block)
+	receipts, err := v.wholeBlockReceipts(ctx, block, txs)
 	if err == nil || ctx.Err() != nil {
 		return receipts, err
 	}
@@ -158,7 +161,7 @@ func (v *View) blockReceipts(ctx context.Context, block common.Hash) ([]Receipt,
 		v.ep.log.Info("endpoint has no receipts by block, they are read one by one", "err", err, "for", unsupportedPardon)
 		v.ep.noBlockReceipts.Store(new(time.Now().Add(unsupportedPardon)))
 	}
-	receipts, oneByOne := v.receiptsOneByOne(ctx, block)
+	receipts, oneByOne := v.receiptsOneByOne(ctx, block, txs)
 	if oneByOne != nil {
 		return nil, errors.Join(oneByOne, err)
 	}
@@ -167,7 +170,7 @@ func (v *View) blockReceipts(ctx context.Context, block common.Hash) ([]Receipt,
 
 const blockReceiptsMethod = "eth_getBlockReceipts"
 
-func (v *View) wholeBlockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
+func (v *View) wholeBlockReceipts(ctx context.Context, block common.Hash, txs []common.Hash) ([]Receipt, error) {
 	answers, err := v.ep.askPatiently(ctx, []call{{
 		method: blockReceiptsMethod, params: []any{map[string]any{"blockHash": block}}, answers: anyError,
 	}})
@@ -186,40 +189,39 @@ func (v *View) wholeBlockReceipts(ctx context.Context, block common.Hash) ([]Rec
 		if err == nil && r.BlockHash != block {
 			err = fmt.Errorf("the receipt of %s is of block %s", r.TxHash, r.BlockHash)
 		}
+		// Some chains add receipts of no transaction.
+		if len(txs) > 0 && r.TxHash == txs[0] {
+			txs = txs[1:]
+		}
+		r.text = b
 		receipts = append(receipts, r)
 		return err
 	})
+	if err == nil && len(txs) > 0 {
+		err = fmt.Errorf("the receipts of the block are without that of %s", txs[0])
+	}
 	if err != nil {
 		return nil, v.ep.transportError(true, err)
 	}
 	return receipts, nil
 }
 
-func (v *View) receiptsOneByOne(ctx context.Context, block common.Hash) ([]Receipt, error) {
-	answers, err := v.ep.askPatiently(ctx, []call{blockByHash(block)})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := headerOf(answers[0]); errors.Is(err, ErrMissing) {
-		return nil, v.stale("a block before it is unknown")
-	} else if err != nil {
-		return nil, err
-	}
-	var hashes []common.Hash
-	err = fields(answers[0].result, func(key string, value []byte) error {
-		if key != "transactions" {
-			return nil
+func (v *View) receiptsOneByOne(ctx context.Context, block common.Hash, txs []common.Hash) ([]Receipt, error) {
+	if txs == nil {
+		answers, err := v.ep.askPatiently(ctx, []call{blockByHash(block)})
+		if err != nil {
+			return nil, err
 		}
-		return elements(value, func(b []byte) error {
-			h, err := parseHash(b)
-			hashes = append(hashes, h)
-			return err
-		})
-	})
-	if err != nil {
-		return nil, v.ep.transportError(true, err)
+		if _, err := headerOf(answers[0]); errors.Is(err, ErrMissing) {
+			return nil, v.stale("a block before it is unknown")
+		} else if err != nil {
+			return nil, err
+		}
+		if txs, err = transactionsOf(answers[0].result); err != nil {
+			return nil, v.ep.transportError(true, err)
+		}
 	}
-	found, err := v.receipts(ctx, hashes)
+	found, err := v.receipts(ctx, txs)
 	if err != nil {
 		return nil, err
 	}
@@ -231,4 +233,20 @@ func (v *View) receiptsOneByOne(ctx context.Context, block common.Hash) ([]Recei
 		receipts[i] = *r
 	}
 	return receipts, nil
+}
+
+// transactionsOf returns the hashes of a block's transactions, never nil.
+func transactionsOf(block []byte) ([]common.Hash, error) {
+	hashes := []common.Hash{}
+	err := fields(block, func(key string, value []byte) error {
+		if key != "transactions" {
+			return nil
+		}
+		return elements(value, func(b []byte) error {
+			h, err := parseHash(b)
+			hashes = append(hashes, h)
+			return err
+		})
+	})
+	return hashes, err
 }

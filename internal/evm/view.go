@@ -207,11 +207,13 @@ func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer
 // Distrust records that the endpoint's answers to a method are false, which only the caller can tell. [Client.Latest] prefers
 // another endpoint for a quarter of a second and more, until this one answers the method again. It returns an error without
 // an answer that wraps why.
-func (v *View) Distrust(method string, why error) error {
-	v.ep.mu.Lock()
-	v.ep.methodFailed(method, why.Error(), false)
-	v.ep.mu.Unlock()
-	return v.ep.transportError(true, why)
+func (v *View) Distrust(method string, why error) error { return v.ep.distrust(method, why) }
+
+func (ep *endpoint) distrust(method string, why error) error {
+	ep.mu.Lock()
+	ep.methodFailed(method, why.Error(), false)
+	ep.mu.Unlock()
+	return ep.transportError(true, why)
 }
 
 func (v *View) stale(why string) error { return staleError(v.ep.name, v.h.Number, v.h.Hash, why) }
