@@ -138,6 +138,11 @@ func TestTagged_ErrorOfTheNode_IsNotAMissingTag(t *testing.T) {
 			c := open(t, Config{Endpoints: []string{f.url()}})
 			v, err := c.Latest(t.Context())
 			require.NoError(t, err)
+			_, found, err := c.FinalOf(t.Context(), v.Endpoint(), Finality{Tag: "finalized"})
+			require.False(t, found)
+			require.Equal(t, test.missing, err == nil, "%v", err)
+			require.Equal(t, test.missing, len(c.Status().Endpoints[0].Failing) == 0, "a missing tag is no fault")
+
 			_, err = v.Tagged(t.Context(), "finalized")
 			if test.missing {
 				require.ErrorIs(t, err, ErrMissing)

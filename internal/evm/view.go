@@ -293,16 +293,8 @@ func (v *View) counts(ctx context.Context, addrs []common.Address, block any, an
 // ErrMissing means that no such block leads to the View's block, or that the endpoint does not support the tag. Any other
 // error of the endpoint carries no information about the tag, and another endpoint may have the block.
 func (v *View) Tagged(ctx context.Context, tag string) (Header, error) {
-	tagged := blockByTag(tag)
-	tagged.decode = checkHeader
-	answers, err := v.ep.askPatiently(ctx, []call{tagged})
-	if err != nil {
-		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
-	}
-	h, err := headerOf(answers[0])
-	if e, answered := errors.AsType[*RPCError](err); answered && noTag(e) {
-		return Header{}, fmt.Errorf("read the %s block: %w: %w", tag, ErrMissing, err)
-	}
+	// An endpoint without the tag is a worse choice for the next View.
+	h, err := v.ep.tagged(ctx, tag, nil)
 	if err != nil {
 		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
 	}
