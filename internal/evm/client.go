@@ -100,6 +100,26 @@ func (c *Client) candidates(methods ...string) []*endpoint {
 	return eps
 }
 
+// Endpoints returns the names of the usable endpoints, the best for the methods first. It leaves out those that are rate-limited,
+// excluded, or on another chain, and sends no requests. It is for callers that compare endpoints.
+func (c *Client) Endpoints(methods ...string) []string {
+	eps := c.candidates(methods...)
+	names := make([]string, len(eps))
+	for i, ep := range eps {
+		names[i] = ep.name
+	}
+	return names
+}
+
+// Distrust is [View.Distrust] for an endpoint, named as in Status.
+func (c *Client) Distrust(endpoint, method string, why error) error {
+	ep, err := c.named(endpoint)
+	if err != nil {
+		return err
+	}
+	return ep.distrust(method, why)
+}
+
 // none returns an error that explains why there are no candidates for the methods.
 func (c *Client) none(methods ...string) error {
 	var reasons []error

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -227,6 +228,25 @@ func TestLogs_QueryWithoutTopicOrBlocks_IsNotSent(t *testing.T) {
 	require.Zero(t, f.count(logsMethod))
 	_, err := c.Logs(t.Context(), "elsewhere", tenBlocks)
 	require.ErrorIs(t, err, ErrNoEndpoint)
+}
+
+func TestEndpoints_DistrustedForLogs_ComesLast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // the pause must not end
+		c, err := Open(Config{ChainID: 1, Endpoints: []string{"http://a", "http://b", "http://c"}})
+		require.NoError(t, err)
+		defer c.Close()
+		require.Equal(t, []string{"a", "b", "c"}, c.Endpoints(logsMethod))
+		why := errors.New("its list lacks a log")
+		err = c.Distrust("a", logsMethod, why)
+		require.ErrorIs(t, err, why)
+		require.True(t, IsNoAnswer(err))
+		require.Equal(t, []string{"b", "c", "a"}, c.Endpoints(logsMethod))
+		require.Equal(t, []string{"a", "b", "c"}, c.Endpoints(blockReceiptsMethod))
+		require.ErrorIs(t, c.Distrust("elsewhere", logsMethod, why), ErrNoEndpoint)
+		c.Exclude("b", Exclusion{Reason: "another history"})
+		require.Equal(t, []string{"c", "a"}, c.Endpoints(logsMethod))
+	})
 }
 
 func FuzzParseLogs(f *testing.F) {
