@@ -32,6 +32,10 @@ type Config struct {
 	HealthInterval time.Duration
 	// Silence is how long a subscription may bring no head before the chain is polled as well. Default 10 s.
 	Silence time.Duration
+	// Lazy makes Run ask an endpoint for its head only while no other brings heads: the preferred one while no subscription does,
+	// and all of them at the start and while no head has come for Silence and the time between heads. An endpoint that failed
+	// a call or lags is asked until it has recovered. It is for a client that compares endpoints itself, and pays for each call.
+	Lazy bool
 	// BroadcastAll makes Send send transactions to every endpoint instead of the first that accepts them.
 	BroadcastAll bool
 	// MaxLag is how much older than the best endpoint's newest block that of an endpoint may be before others are preferred to

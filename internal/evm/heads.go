@@ -21,6 +21,7 @@ type heads struct {
 	cur     Header
 	source  string        // endpoint or subscription that reported cur
 	at      time.Time     // when cur was reported
+	gap     time.Duration // between heads, as recently seen; at most longestGap
 	changed chan struct{} // closed when cur changes
 	live    bool          // the subscription brings heads
 	pushed  Header        // the last that the subscription brought
@@ -28,6 +29,16 @@ type heads struct {
 
 // subscription is the name of the subscription as a source of heads.
 const subscription = "subscription"
+
+// longestGap bounds how long a client with Config.Lazy waits for a head on a chain that makes blocks slowly.
+const longestGap = 15 * time.Second
+
+// pace returns the time between heads, as recently seen, and when the newest one was reported, which is zero before the first.
+func (hs *heads) pace() (gap time.Duration, last time.Time) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return hs.gap, hs.at
+}
 
 // offer stores a head if it is new: a higher one, or a different one of the same source, which has reorganized or lost
 // blocks. A lower head of another source only lags, unless the first source is gone; gone reports that of endpoints. A
@@ -50,7 +61,11 @@ func (hs *heads) offer(source string, h Header, asked time.Time, gone func(endpo
 	default:
 		return
 	}
-	hs.cur, hs.source, hs.at = h, source, time.Now()
+	now := time.Now()
+	if !hs.at.IsZero() {
+		hs.gap = min(max(now.Sub(hs.at), hs.gap/2), longestGap) // some heads come in bursts
+	}
+	hs.cur, hs.source, hs.at = h, source, now
 	close(hs.changed)
 	hs.changed = make(chan struct{})
 }
@@ -121,7 +136,10 @@ func (c *Client) gone(endpoint string) bool {
 func (c *Client) watch(ctx context.Context, ep *endpoint) {
 	wasGood := true
 	for ctx.Err() == nil {
-		c.poll(ctx, ep)
+		idle := c.idle(ep)
+		if idle == 0 {
+			c.poll(ctx, ep)
+		}
 		if good := ep.healthOf(time.Now(), headMethod) <= standingLagging; good != wasGood {
 			// Another endpoint may be the preferred one now.
 			wasGood = good
@@ -131,7 +149,10 @@ func (c *Client) watch(ctx context.Context, ep *endpoint) {
 				}
 			}
 		}
-		timer := time.NewTimer(c.pause(ep))
+		if idle == 0 {
+			idle = c.pause(ep)
+		}
+		timer := time.NewTimer(idle)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
@@ -141,6 +162,36 @@ func (c *Client) watch(ctx context.Context, ep *endpoint) {
 	}
 }
 
+// silence returns how long a subscription may bring no head. With Config.Lazy, blocks that come slowly are no silence: polls for the
+// next one would cost calls.
+func (c *Client) silence() time.Duration {
+	if gap, _ := c.heads.pace(); c.cfg.Lazy {
+		return c.cfg.Silence + gap
+	}
+	return c.cfg.Silence
+}
+
+// idle returns how long the endpoint need not be asked for its head, because heads come from elsewhere; 0 if it is due.
+func (c *Client) idle(ep *endpoint) time.Duration {
+	_, last := c.heads.pace()
+	left := time.Until(last.Add(c.silence()))
+	if !c.cfg.Lazy || left <= 0 { // or before the first head
+		return 0
+	}
+	// An endpoint that has failed or lags is asked until it has recovered.
+	ep.mu.Lock()
+	failed := ep.failures > 0
+	ep.mu.Unlock()
+	if failed || ep.healthOf(time.Now(), headMethod) > standingUnverified {
+		return 0
+	}
+	// So are those before the one that brings the heads.
+	if eps := c.candidates(headMethod); !c.heads.isLive() && (len(eps) == 0 || ep.index <= eps[0].index) {
+		return 0
+	}
+	return left
+}
+
 // pause returns how long to wait before the endpoint is asked for its head again.
 func (c *Client) pause(ep *endpoint) time.Duration {
 	ep.mu.Lock()
@@ -148,9 +199,13 @@ func (c *Client) pause(ep *endpoint) time.Duration {
 	if m := ep.methods[headMethod]; m != nil {
 		rest = max(rest, time.Until(m.until))
 	}
+	wrong := ep.chainID != 0 && ep.chainID != c.cfg.ChainID
 	ep.mu.Unlock()
 	if rest > 0 {
 		return rest
+	}
+	if c.cfg.Lazy && wrong {
+		return verifyEvery
 	}
 	if !c.heads.isLive() {
 		if eps := c.candidates(headMethod); len(eps) > 0 && eps[0] == ep {
@@ -339,8 +394,11 @@ func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err 
 	defer sub.Unsubscribe()
 	c.log.Debug("subscribed to heads", "endpoint", id.name)
 	known := c.Head().Number // the subscription need not bring heads up to this one
-	c.setLive(true)
-	silence := time.NewTimer(c.cfg.Silence)
+	// With Config.Lazy no endpoint is polled while it is live, so polls go on until it has brought a head.
+	if !c.cfg.Lazy {
+		c.setLive(true)
+	}
+	silence := time.NewTimer(c.silence())
 	defer silence.Stop()
 	for {
 		select {
@@ -351,14 +409,14 @@ func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err 
 			brought, known = true, h.Number
 			c.heads.offer(subscription, h, time.Now(), c.gone)
 			c.setLive(true)
-			silence.Reset(c.cfg.Silence)
+			silence.Reset(c.silence())
 		case <-silence.C:
 			// A chain may make no blocks for long. Polls show whether it does.
 			c.setLive(false)
 			if c.Head().Number > known {
 				return brought, errSilent
 			}
-			silence.Reset(c.cfg.Silence)
+			silence.Reset(c.silence())
 		case err := <-sub.Err():
 			if err == nil {
 				err = rpc.ErrClientQuit
