@@ -1,0 +1,187 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+)
+
+const logsMethod = "eth_getLogs"
+
+// errUnconfirmed means that the logs of a range are not known: endpoints disagree, or too few answer, and nothing proves them.
+var errUnconfirmed = errors.New("the logs are not confirmed")
+
+// confirmer reads lists of logs that are confirmed.
+type confirmer struct {
+	*lists
+	// alone reports that a single endpoint is configured, so that no other one can confirm its lists.
+	alone   bool
+	metrics *metrics
+	log     *slog.Logger
+}
+
+// candidate is an endpoint's list of a range.
+type candidate struct {
+	endpoint string
+	logs     []evm.Log
+}
+
+// read returns the confirmed logs of a range of final blocks, in the order of the chain. It returns an error that matches errUnconfirmed
+// if the endpoints that answer do not settle them.
+func (c *confirmer) read(ctx context.Context, from, to uint64) ([]evm.Log, error) {
+	names := c.client.Endpoints(logsMethod)
+	var answers []candidate
+	var errs []error
+	for len(names) > 0 {
+		n := min(max(1, 2-len(answers)), len(names))
+		got, err := c.ask(ctx, names[:n], from, to)
+		names, errs = names[n:], append(errs, err)
+		answers = append(answers, got...)
+		if len(answers) < 2 {
+			continue
+		}
+		for _, a := range answers[:len(answers)-1] {
+			if last := answers[len(answers)-1]; same(a.logs, last.logs) {
+				c.distrustOthers(answers, last.logs)
+				return last.logs, nil
+			}
+		}
+		logs, err := c.settle(ctx, answers)
+		if err == nil {
+			c.distrustOthers(answers, logs)
+			return logs, nil
+		}
+		errs = append(errs, err)
+	}
+	if len(answers) == 1 {
+		logs, err := c.prove(ctx, answers[0], from, to)
+		if err == nil {
+			return logs, nil
+		}
+		errs = append(errs, err)
+	}
+	c.metrics.unconfirmed.Inc()
+	return nil, fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, errors.Join(append(errs, evm.ErrNoEndpoint)...))
+}
+
+// ask reads the lists of endpoints concurrently. It returns those that answered, in the order of the names, and the errors of the others.
+func (c *confirmer) ask(ctx context.Context, names []string, from, to uint64) (answers []candidate, err error) {
+	logs, errs := make([][]evm.Log, len(names)), make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() { logs[i], errs[i] = c.lists.read(ctx, name, from, to) })
+	}
+	wg.Wait()
+	for i, name := range names {
+		if errs[i] == nil {
+			answers = append(answers, candidate{name, logs[i]})
+		}
+	}
+	return answers, errors.Join(errs...)
+}
+
+// settle returns the logs of a range for which endpoints have given different lists: the receipts of the blocks in which they differ prove
+// them.
+func (c *confirmer) settle(ctx context.Context, answers []candidate) ([]evm.Log, error) {
+	logs := answers[0].logs
+	numbers := map[uint64]bool{}
+	for _, a := range answers[1:] {
+		for _, n := range differing(logs, a.logs) {
+			numbers[n] = true
+		}
+	}
+	for n := range numbers {
+		c.metrics.disagreements.Inc()
+		proven, err := c.proven(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		logs = replaced(logs, n, proven)
+	}
+	return logs, nil
+}
+
+// proven returns the logs of a block that its receipts prove at an endpoint. Two endpoints must have the block of that hash, unless only
+// one is configured.
+func (c *confirmer) proven(ctx context.Context, number uint64) ([]evm.Log, error) {
+	seen := map[common.Hash]int{}
+	logs := map[common.Hash][]evm.Log{}
+	var errs []error
+	for _, name := range c.client.Endpoints("eth_getBlockByNumber", "eth_getBlockReceipts") {
+		h, err := c.client.HeaderAt(ctx, name, number)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		seen[h.Hash]++
+		if _, ok := logs[h.Hash]; !ok {
+			b, err := c.client.BlockLogs(ctx, name, h.Hash, c.topics)
+			switch {
+			case err != nil:
+				errs = append(errs, err)
+			case b.Proof == evm.Proven:
+				logs[h.Hash] = b.Logs
+			default:
+				errs = append(errs, fmt.Errorf("block %d at %s: its logs are %s", number, name, b.Proof))
+			}
+		}
+		if proven, ok := logs[h.Hash]; ok && (seen[h.Hash] > 1 || c.alone) {
+			return proven, nil
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// prove returns the logs of a range that only one endpoint has answered. Each of its blocks is proven: by the bloom of its header, or by
+// its receipts. If no other endpoint is configured, and the chain's headers prove nothing, the endpoint's list counts.
+func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) ([]evm.Log, error) {
+	var all []evm.Log
+	for n := from; n <= to; n++ {
+		h, err := c.client.HeaderAt(ctx, a.endpoint, n)
+		if err != nil {
+			return nil, err
+		}
+		sealed, err := c.client.SealedHeader(ctx, a.endpoint, h.Hash)
+		if err != nil {
+			return nil, err
+		}
+		if sealed.Excludes(c.topics...) {
+			continue
+		}
+		b, err := c.client.BlockLogs(ctx, a.endpoint, h.Hash, c.topics)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case b.Proof == evm.Proven:
+			all = append(all, b.Logs...)
+		case b.Proof == evm.NotProvable && c.alone:
+			c.metrics.unproven.Inc()
+			all = append(all, ofBlock(a.logs, n)...)
+		default:
+			return nil, fmt.Errorf("block %d at %s: its logs are %s, and no other endpoint answers", n, a.endpoint, b.Proof)
+		}
+	}
+	if !same(all, a.logs) {
+		c.distrustOthers([]candidate{a}, all)
+	}
+	return all, nil
+}
+
+// distrustOthers records the endpoints whose lists were false.
+func (c *confirmer) distrustOthers(answers []candidate, logs []evm.Log) {
+	for _, a := range answers {
+		if same(a.logs, logs) {
+			continue
+		}
+		err := c.client.Distrust(a.endpoint, logsMethod, fmt.Errorf("its list of %d logs is false: there are %d", len(a.logs), len(logs)))
+		c.metrics.false_.WithLabelValues(a.endpoint).Inc()
+		c.log.Warn("endpoint gave a false list of logs", "endpoint", a.endpoint, "logs", len(a.logs), "want", len(logs), "err", err)
+	}
+}

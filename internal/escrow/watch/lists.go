@@ -1,0 +1,192 @@
+package watch
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+)
+
+const (
+	// firstSpan is how many blocks the first query of an endpoint asks for, and maxSpan how many any query does.
+	firstSpan, maxSpan = 1_000, 10_000
+	// maxAddresses is how many contracts a query names at most: geth's own limit.
+	maxAddresses = 1_000
+)
+
+// lists reads lists of logs from single endpoints, within the limits of each. It is safe for concurrent use.
+type lists struct {
+	client *evm.Client
+	topics []common.Hash
+	// contracts returns the factories and escrows, for endpoints that need them in a query.
+	contracts func() []common.Address
+
+	mu     sync.Mutex
+	limits map[string]*limits // by endpoint
+}
+
+// limits are those of an endpoint, as far as its answers show.
+type limits struct {
+	span      uint64 // blocks of the next query
+	most      uint64 // blocks of any query; it refuses more
+	addresses int    // contracts of a query; 0: it is asked for topics alone
+}
+
+// of returns a copy of an endpoint's limits.
+func (l *lists) of(endpoint string) limits {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return *l.entry(endpoint)
+}
+
+// entry returns an endpoint's limits. l.mu is held.
+func (l *lists) entry(endpoint string) *limits {
+	if l.limits == nil {
+		l.limits = map[string]*limits{}
+	}
+	at := l.limits[endpoint]
+	if at == nil {
+		at = &limits{span: firstSpan, most: maxSpan}
+		l.limits[endpoint] = at
+	}
+	return at
+}
+
+// answered records that an endpoint has answered a query of n blocks.
+func (l *lists) answered(endpoint string, n uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at := l.entry(endpoint); n >= at.span {
+		at.span = min(2*n, at.most)
+	}
+}
+
+// refused records that a query of n blocks was too large, and reports whether a smaller one may be answered.
+func (l *lists) refused(n uint64, e *evm.LogsLimitError) (smaller bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.entry(e.Endpoint)
+	switch e.Limit {
+	case evm.LimitNoAddress:
+		smaller = at.addresses == 0
+		at.addresses = maxAddresses
+		return smaller
+	case evm.LimitAddresses:
+		smaller = at.addresses > 1
+		at.addresses = max(1, at.addresses/2)
+		return smaller
+	}
+	if n <= 1 {
+		return false
+	}
+	at.span = max(1, n/2)
+	if e.Blocks > 0 && e.Blocks < n {
+		at.span = e.Blocks
+	}
+	if e.Limit == evm.LimitRange {
+		at.most = max(at.span, e.Blocks)
+	}
+	return true
+}
+
+// read returns the logs of a range of blocks at one endpoint, in the order of the chain.
+func (l *lists) read(ctx context.Context, endpoint string, from, to uint64) ([]evm.Log, error) {
+	var all []evm.Log
+	for at := from; at <= to; {
+		n := min(l.of(endpoint).span, to-at+1)
+		logs, err := l.query(ctx, endpoint, at, at+n-1)
+		limit, tooLarge := errors.AsType[*evm.LogsLimitError](err)
+		switch {
+		case tooLarge && l.refused(n, limit):
+			continue
+		case tooLarge && n == 1:
+			if logs, err = l.block(ctx, endpoint, at); err != nil {
+				return nil, err
+			}
+		case err != nil:
+			return nil, err
+		default:
+			l.answered(endpoint, n)
+		}
+		all = append(all, logs...)
+		at += n
+	}
+	return all, nil
+}
+
+// query sends one query, or one for each chunk of contracts.
+func (l *lists) query(ctx context.Context, endpoint string, from, to uint64) ([]evm.Log, error) {
+	q := evm.LogQuery{From: from, To: to, Topics: l.topics}
+	chunk := l.of(endpoint).addresses
+	if chunk == 0 {
+		return l.client.Logs(ctx, endpoint, q)
+	}
+	var all []evm.Log
+	for contracts := range slices.Chunk(l.contracts(), chunk) {
+		q.Contracts = contracts
+		logs, err := l.client.Logs(ctx, endpoint, q)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, logs...)
+	}
+	slices.SortStableFunc(all, func(a, b evm.Log) int {
+		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.TxIndex, b.TxIndex), cmp.Compare(a.Index, b.Index))
+	})
+	return all, nil
+}
+
+// block returns the logs of a block from its receipts.
+func (l *lists) block(ctx context.Context, endpoint string, number uint64) ([]evm.Log, error) {
+	h, err := l.client.HeaderAt(ctx, endpoint, number)
+	if err != nil {
+		return nil, err
+	}
+	b, err := l.client.BlockLogs(ctx, endpoint, h.Hash, l.topics)
+	if err != nil {
+		return nil, err
+	}
+	return b.Logs, nil
+}
+
+// same reports whether two lists are equal. The indexes of logs do not count: nodes number them in different ways.
+func same(a, b []evm.Log) bool { return slices.EqualFunc(a, b, sameLog) }
+
+func sameLog(a, b evm.Log) bool {
+	return a.Contract == b.Contract && a.BlockNumber == b.BlockNumber && a.BlockHash == b.BlockHash && a.TxHash == b.TxHash && a.TxIndex == b.TxIndex &&
+		slices.Equal(a.Topics, b.Topics) && bytes.Equal(a.Data, b.Data)
+}
+
+// differing returns the numbers of the blocks in which two lists differ, in order.
+func differing(a, b []evm.Log) (numbers []uint64) {
+	blocks := map[uint64]bool{}
+	for _, l := range slices.Concat(a, b) {
+		blocks[l.BlockNumber] = true
+	}
+	for n := range blocks {
+		if !same(ofBlock(a, n), ofBlock(b, n)) {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// ofBlock returns the part of a list, which is in the order of the chain, with the logs of a block.
+func ofBlock(logs []evm.Log, number uint64) []evm.Log {
+	from, _ := slices.BinarySearchFunc(logs, number, func(l evm.Log, n uint64) int { return cmp.Compare(l.BlockNumber, n) })
+	to, _ := slices.BinarySearchFunc(logs, number+1, func(l evm.Log, n uint64) int { return cmp.Compare(l.BlockNumber, n) })
+	return logs[from:to]
+}
+
+// replaced returns a list with the logs of a block replaced.
+func replaced(logs []evm.Log, number uint64, by []evm.Log) []evm.Log {
+	from, _ := slices.BinarySearchFunc(logs, number, func(l evm.Log, n uint64) int { return cmp.Compare(l.BlockNumber, n) })
+	return slices.Replace(slices.Clone(logs), from, from+len(ofBlock(logs, number)), by...)
+}
