@@ -1,0 +1,282 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/ethereum/go-ethereum/log"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/dev/contract"
+	"github.com/rollcall-dev/rollcall/internal/dev/escrowchain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+)
+
+func TestMain(m *testing.M) {
+	log.SetDefault(log.NewLogger(slog.DiscardHandler)) // of the simulated nodes
+	goleak.VerifyTestMain(m, testchain.Leftovers()...)
+}
+
+// sealing makes a block after each transaction.
+type sealing struct {
+	*ethclient.Client
+	chain *testchain.Chain
+}
+
+func (s sealing) SendTransaction(ctx context.Context, tx *types.Transaction) error {
+	err := s.Client.SendTransaction(ctx, tx)
+	s.chain.Commit()
+	return err
+}
+
+var topicA, topicB, stranger = common.Hash{0xa}, common.Hash{0xb}, common.Hash{0xc}
+
+// nodes is a chain with logs behind endpoints that a test can make lie.
+type nodes struct {
+	t       *testing.T
+	chain   *testchain.Chain
+	proxies []*proxy.Proxy
+	emitter common.Address
+	head    uint64
+}
+
+// newNodes makes a chain whose blocks have no, few, or many logs.
+func newNodes(t *testing.T, n int) *nodes {
+	t.Helper()
+	f := &nodes{t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{})}
+	backend, key := sealing{f.chain.Client(), f.chain}, f.chain.Accounts[0].Key
+	var err error
+	f.emitter, err = escrowchain.DeployEmitter(t.Context(), backend, key)
+	require.NoError(t, err)
+	for i := range 24 {
+		topics := []common.Hash{[]common.Hash{topicA, topicB, stranger}[i%3], {byte(i)}}
+		times := 1 + i%4
+		if i == 10 {
+			times = 60
+		}
+		_, err := contract.Send(t.Context(), backend, key, contract.Transaction{To: &f.emitter, Data: escrowchain.Emit(topics, []byte{byte(i)}, times), Gas: 1_000_000})
+		require.NoError(t, err)
+		if i%5 == 0 {
+			f.chain.Commit()
+		}
+	}
+	f.head, err = f.chain.Client().BlockNumber(t.Context())
+	require.NoError(t, err)
+	for range n {
+		p, err := proxy.Open(proxy.Config{HTTP: f.chain.URL(), WS: f.chain.WSURL()})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, p.Close()) })
+		f.proxies = append(f.proxies, p)
+	}
+	return f
+}
+
+// confirmer returns a confirmer that uses the endpoints in their order.
+func (f *nodes) confirmer() *confirmer {
+	f.t.Helper()
+	cfg := evm.Config{ChainID: testchain.ChainID, Timeout: 20 * time.Second}
+	for _, p := range f.proxies {
+		cfg.Endpoints = append(cfg.Endpoints, p.URL())
+	}
+	client, err := evm.Open(cfg)
+	require.NoError(f.t, err)
+	f.t.Cleanup(client.Close)
+	return &confirmer{
+		lists: &lists{client: client, topics: []common.Hash{topicA, topicB}, contracts: func() []common.Address { return []common.Address{{1}, f.emitter, {2}} }},
+		alone: len(f.proxies) == 1, metrics: newMetrics(nil), log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// want returns the true logs as the chain itself has them.
+func (f *nodes) want(from, to uint64) (all []string) {
+	f.t.Helper()
+	logs, err := f.chain.Client().FilterLogs(f.t.Context(), ethereum.FilterQuery{
+		FromBlock: new(big.Int).SetUint64(from), ToBlock: new(big.Int).SetUint64(to), Topics: [][]common.Hash{{topicA, topicB}},
+	})
+	require.NoError(f.t, err)
+	for _, l := range logs {
+		all = append(all, fmt.Sprint(l.BlockNumber, l.BlockHash, l.TxHash, l.Index, l.Topics, l.Data, l.Address))
+	}
+	return all
+}
+
+func got(logs []evm.Log) (all []string) {
+	for _, l := range logs {
+		all = append(all, fmt.Sprint(l.BlockNumber, l.BlockHash, l.TxHash, l.Index, l.Topics, l.Data, l.Contract))
+	}
+	return all
+}
+
+// alter changes the list of logs of an answer.
+func alter(change func([]map[string]any) []map[string]any) proxy.Fault {
+	return proxy.Fault{Kind: proxy.Change, Alter: func(raw json.RawMessage) json.RawMessage {
+		var list []map[string]any
+		if json.Unmarshal(raw, &list) != nil {
+			return raw
+		}
+		text, err := json.Marshal(change(list))
+		if err != nil {
+			return raw
+		}
+		return text
+	}}
+}
+
+// span returns how many blocks a query asks for.
+func span(c proxy.Call) uint64 {
+	var params []struct{ FromBlock, ToBlock string }
+	if json.Unmarshal(c.Params, &params) != nil || len(params) == 0 {
+		return 0
+	}
+	from, _ := strconv.ParseUint(strings.TrimPrefix(params[0].FromBlock, "0x"), 16, 64)
+	to, _ := strconv.ParseUint(strings.TrimPrefix(params[0].ToBlock, "0x"), 16, 64)
+	return to - from + 1
+}
+
+// lies are answers of one endpoint that are false, or refusals.
+var lies = map[string]proxy.Rule{
+	"empty":                {Fault: alter(func([]map[string]any) []map[string]any { return []map[string]any{} })},
+	"the first is missing": {Fault: alter(func(l []map[string]any) []map[string]any { return l[min(1, len(l)):] })},
+	"silently capped":      {Fault: alter(func(l []map[string]any) []map[string]any { return l[:min(5, len(l))] })},
+	"repeated":             {Fault: alter(func(l []map[string]any) []map[string]any { return slices.Concat(l, l) })},
+	"removed": {Fault: alter(func(l []map[string]any) []map[string]any {
+		for _, one := range l {
+			one["removed"] = true
+		}
+		return l
+	})},
+	"of another block": {Fault: alter(func(l []map[string]any) []map[string]any {
+		for _, one := range l {
+			one["blockHash"] = common.Hash{9}
+		}
+		return l
+	})},
+	"other data": {Fault: alter(func(l []map[string]any) []map[string]any {
+		if len(l) > 0 {
+			l[0]["data"] = "0x99"
+		}
+		return l
+	})},
+	"null":           {Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}},
+	"429":            {Fault: proxy.Fault{Kind: proxy.Status, Code: 429}},
+	"internal error": {Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"}},
+	"lost":           {Fault: proxy.Fault{Kind: proxy.Lose}},
+	"garbled":        {Fault: proxy.Fault{Kind: proxy.Garble}},
+	"truncated":      {Fault: proxy.Fault{Kind: proxy.Truncate}},
+}
+
+// E2: whatever one of several endpoints answers, the logs are those of the chain.
+func TestConfirm_OneEndpointLies_LogsAreTrue(t *testing.T) {
+	t.Parallel()
+	f := newNodes(t, 2)
+	for name, lie := range lies {
+		for i := range f.proxies {
+			lie.Name, lie.Methods = name, []string{logsMethod}
+			for _, p := range f.proxies {
+				p.SetRules()
+			}
+			f.proxies[i].SetRules(lie)
+			logs, err := f.confirmer().read(t.Context(), 1, f.head)
+			require.NoError(t, err, "%s at endpoint %d", name, i)
+			require.Equal(t, f.want(1, f.head), got(logs), "%s at endpoint %d", name, i)
+			require.Positive(t, f.proxies[i].Injected()[name])
+		}
+	}
+}
+
+// The only endpoint proves its lists by receipts.
+func TestConfirm_SingleEndpointLies_ReceiptsProve(t *testing.T) {
+	t.Parallel()
+	f := newNodes(t, 1)
+	for _, name := range []string{"empty", "silently capped", "other data"} {
+		lie := lies[name]
+		lie.Methods = []string{logsMethod}
+		f.proxies[0].SetRules(lie)
+		logs, err := f.confirmer().read(t.Context(), 1, f.head)
+		require.NoError(t, err, name)
+		require.Equal(t, f.want(1, f.head), got(logs), name)
+	}
+}
+
+// Receipts that are false prove nothing, so nothing is believed.
+func TestConfirm_ListAndReceiptsLie_Unconfirmed(t *testing.T) {
+	t.Parallel()
+	f := newNodes(t, 2)
+	f.proxies[0].SetRules(
+		proxy.Rule{Methods: []string{logsMethod}, Fault: lies["empty"].Fault},
+		proxy.Rule{Methods: []string{"eth_getBlockReceipts"}, Fault: alter(func(l []map[string]any) []map[string]any {
+			for _, receipt := range l {
+				receipt["logs"] = []any{}
+			}
+			return l
+		})},
+	)
+	f.proxies[1].SetRules(proxy.Rule{Methods: []string{"eth_getBlockReceipts", "eth_getTransactionReceipt"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"}})
+	_, err := f.confirmer().read(t.Context(), 1, f.head)
+	require.ErrorIs(t, err, errUnconfirmed)
+	f.proxies[1].SetRules()
+	logs, err := f.confirmer().read(t.Context(), 1, f.head)
+	require.NoError(t, err)
+	require.Equal(t, f.want(1, f.head), got(logs))
+}
+
+// Limits of providers cost queries, and no logs.
+func TestConfirm_Limits_AllLogs(t *testing.T) {
+	t.Parallel()
+	f := newNodes(t, 2)
+	refuse := func(code int, message string, when func(proxy.Call) bool) proxy.Rule {
+		return proxy.Rule{Methods: []string{logsMethod}, When: when, Fault: proxy.Fault{Kind: proxy.Refuse, Code: code, Message: message}}
+	}
+	noAddress := func(c proxy.Call) bool { return !strings.Contains(string(c.Params), `"address"`) }
+	for name, rule := range map[string]proxy.Rule{
+		"blocks":           refuse(-32600, "eth_getLogs is limited to a 3 block range", func(c proxy.Call) bool { return span(c) > 3 }),
+		"results":          refuse(-32005, "query returned more than 10000 results", func(c proxy.Call) bool { return span(c) > 1 }),
+		"a block":          refuse(-32005, "query returned more than 10000 results", func(proxy.Call) bool { return true }),
+		"addresses needed": refuse(-32602, "Please specify an address in your request or, to remove restrictions, order a dedicated full node", noAddress),
+	} {
+		for _, p := range f.proxies {
+			p.SetRules(rule)
+		}
+		logs, err := f.confirmer().read(t.Context(), 1, f.head)
+		require.NoError(t, err, name)
+		require.Equal(t, f.want(1, f.head), got(logs), name)
+	}
+}
+
+// Refusals narrow the queries of the endpoint that refuses, and answers widen them again.
+func TestLists_Span_FollowsTheAnswers(t *testing.T) {
+	t.Parallel()
+	l := &lists{}
+	l.answered("a", firstSpan)
+	require.Equal(t, uint64(2*firstSpan), l.of("a").span)
+	require.Equal(t, uint64(firstSpan), l.of("b").span)
+	for range 10 {
+		l.answered("a", l.of("a").span)
+	}
+	require.Equal(t, uint64(maxSpan), l.of("a").span)
+	require.True(t, l.refused(maxSpan, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitResults}))
+	require.Equal(t, uint64(maxSpan/2), l.of("a").span)
+	require.True(t, l.refused(maxSpan/2, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitRange, Blocks: 2000}))
+	l.answered("a", 2000)
+	require.Equal(t, uint64(2000), l.of("a").span, "a range limit holds for all queries")
+	require.False(t, l.refused(1, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitSize}))
+	require.True(t, l.refused(5, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitNoAddress}))
+	require.False(t, l.refused(5, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitNoAddress}))
+	require.True(t, l.refused(5, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitAddresses}))
+	require.Equal(t, maxAddresses/2, l.of("a").addresses)
+}
