@@ -64,7 +64,7 @@
 //
 // Run receives heads from a subscription if there is one. It polls the preferred endpoint if there is none, while it is
 // down, and when it has been silent for longer than Config.Silence. A head is a hint to read the chain. A subscription that is
-// silent while a poll finds a later head is left after that time once more. The other endpoints are polled more slowly, or with
+// silent while a poll finds a later head is left after that time has passed again. The other endpoints are polled more slowly, or with
 // Config.Lazy only while heads come from nowhere.
 //
 // # Own HTTP requests and failover

@@ -138,7 +138,7 @@ func TestLogs_ListsOfHealthyNodes_AreAccepted(t *testing.T) {
 		"of one block":                            {byHash, []Log{logOf(7, 0, 0), logOf(7, 1, 4)}},
 		"indexes above 32 bits":                   {tenBlocks, []Log{logOf(1, 0, 0xfffffffc), logOf(1, 0, 1<<40)}},
 		"one index for all of a transaction":      {tenBlocks, []Log{logOf(1, 0, 0), other(logOf(1, 0, 0))}},
-		"indexes that begin anew":                 {tenBlocks, []Log{logOf(1, 0, 0), logOf(1, 0, 1), logOf(1, 1, 0), logOf(1, 1, 1)}},
+		"indexes that begin again":                {tenBlocks, []Log{logOf(1, 0, 0), logOf(1, 0, 1), logOf(1, 1, 0), logOf(1, 1, 1)}},
 		"indexes that fall":                       {tenBlocks, []Log{logOf(1, 0, 5), logOf(1, 0, 4), logOf(1, 0, 6)}},
 		"transactions that are in no order":       {tenBlocks, []Log{logOf(1, 4, 0), logOf(1, 2, 1)}},
 		"without data":                            {tenBlocks, []Log{{Topics: tenBlocks.Topics, BlockNumber: 1, BlockHash: common.Hash{1}, Contract: common.Address{1}}}},
