@@ -25,11 +25,12 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 func TestMain(m *testing.M) {
 	log.SetDefault(log.NewLogger(slog.DiscardHandler)) // of the simulated nodes
-	goleak.VerifyTestMain(m, testchain.Leftovers()...)
+	goleak.VerifyTestMain(testpostgres.Main(m), testchain.Leftovers()...)
 }
 
 // sealing makes a block after each transaction.
