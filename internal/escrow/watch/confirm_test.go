@@ -14,6 +14,7 @@ import (
 
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/log"
@@ -111,14 +112,14 @@ func (f *nodes) want(from, to uint64) (all []string) {
 	})
 	require.NoError(f.t, err)
 	for _, l := range logs {
-		all = append(all, fmt.Sprint(l.BlockNumber, l.BlockHash, l.TxHash, l.Index, l.Topics, l.Data, l.Address))
+		all = append(all, fmt.Sprint(l.BlockNumber, l.BlockHash, l.TxHash, l.Index, l.Topics, hexutil.Encode(l.Data), l.Address))
 	}
 	return all
 }
 
 func got(logs []evm.Log) (all []string) {
 	for _, l := range logs {
-		all = append(all, fmt.Sprint(l.BlockNumber, l.BlockHash, l.TxHash, l.Index, l.Topics, l.Data, l.Contract))
+		all = append(all, fmt.Sprint(l.BlockNumber, l.BlockHash, l.TxHash, l.Index, l.Topics, hexutil.Encode(l.Data), l.Contract))
 	}
 	return all
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -77,14 +78,7 @@ func New(cfg Config) *Watcher {
 }
 
 // Factory implements [events.Watched].
-func (w *Watcher) Factory(a common.Address) bool {
-	for _, f := range w.cfg.Factories {
-		if f == a {
-			return true
-		}
-	}
-	return false
-}
+func (w *Watcher) Factory(a common.Address) bool { return slices.Contains(w.cfg.Factories, a) }
 
 // Escrow implements [events.Watched].
 func (w *Watcher) Escrow(a common.Address) bool {

@@ -4,7 +4,7 @@
 CREATE TABLE escrow_chains (
     chain_id      bigint      PRIMARY KEY,
 
-    -- What a start must repeat.
+    -- The settings that a start must repeat.
     factories     bytea[]     NOT NULL,
     start_block   bigint      NOT NULL,
     events        text        NOT NULL, -- the set of events, in the form of package events
