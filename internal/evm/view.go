@@ -298,15 +298,18 @@ func (v *View) Tagged(ctx context.Context, tag string) (Header, error) {
 	if err != nil {
 		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
 	}
-	if h.Number > v.h.Number {
-		return Header{}, fmt.Errorf("%s block %d comes after block %d: %w", tag, h.Number, v.h.Number, ErrMissing)
-	}
-	headers, err := v.Headers(ctx, h.Number, h.Number)
+	answers, err := v.ask(ctx, []call{blockByNumber(h.Number)}, v.h.Number)
 	if err != nil {
-		return Header{}, err
+		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
 	}
-	if headers[0].Hash != h.Hash {
+	on, err := headerOf(answers[0])
+	switch {
+	case err != nil:
+		return Header{}, fmt.Errorf("read the %s block %d: %w", tag, h.Number, err)
+	case on.Hash != h.Hash:
 		return Header{}, fmt.Errorf("%s block %s is not on the chain: %w", tag, h.Hash, ErrMissing)
+	case h.Number > v.h.Number: // the chain has grown since the View was taken, and the View's block leads to the tagged one
+		return v.h, nil
 	}
 	return h, nil
 }

@@ -387,3 +387,38 @@ func TestAnchors_SameBlock_IsReadAlone(t *testing.T) {
 	var wrong *WrongChainError
 	require.ErrorAs(t, c.Anchors(t.Context(), 7, 0)[0].Err, &wrong, "the chain id is read again each minute")
 }
+
+// The chain may grow between the reads of its newest block and of the tagged one. Then the View's block is before the tagged one.
+func TestTagged_ChainHasGrown_IsTheViewsBlock(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		tagged, canonical byte // the forks of the tagged block, and of the blocks by number
+		want              error
+	}{
+		"on the chain":       {1, 1, nil},
+		"not on the chain":   {2, 1, ErrMissing},
+		"the View's is gone": {2, 2, ErrStale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			f.on("eth_getBlockByNumber", func(params []json.RawMessage) (string, string) {
+				switch string(params[0]) {
+				case `"finalized"`:
+					return blockJSON(105, test.tagged), ""
+				case `"latest"`:
+					return blockJSON(100, 1), ""
+				}
+				return blockJSON(numberOf(params[0], 100), test.canonical), ""
+			})
+			c := open(t, Config{Endpoints: []string{f.url()}})
+			v, err := c.Latest(t.Context())
+			require.NoError(t, err)
+			h, err := v.Tagged(t.Context(), "finalized")
+			require.ErrorIs(t, err, test.want)
+			if test.want == nil {
+				require.Equal(t, v.Header(), h)
+			}
+		})
+	}
+}
