@@ -13,6 +13,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
@@ -136,7 +137,8 @@ func TestConfirm_FinalizedTag_FirstEndpointFails(t *testing.T) {
 	}
 }
 
-// secondFails is a chain whose second endpoint does not return a block the first times that it is asked for its head.
+// secondFails is a chain whose second endpoint does not return a block before a number, and not the first times that it is asked for that
+// one.
 type secondFails struct {
 	tracker.Chain
 	block uint64
@@ -145,7 +147,7 @@ type secondFails struct {
 
 func (c secondFails) Latest(ctx context.Context, except ...string) (tracker.View, error) {
 	v, err := c.Chain.Latest(ctx, except...)
-	if err == nil && len(except) > 0 && v.Header().Number == c.block && c.times.Add(-1) >= 0 {
+	if err == nil && len(except) > 0 && (v.Header().Number < c.block || c.times.Add(-1) >= 0) {
 		return nil, errors.New("connection reset")
 	}
 	return v, err
@@ -220,4 +222,50 @@ func TestBump_AtTheCap_LastAttemptReachesAllNodes(t *testing.T) {
 	f.commitUntil(tx, relayer.Confirmed)
 	require.Equal(t, 1, f.latest(tx).Number)
 	require.Positive(t, first.Injected()["known"])
+}
+
+// secondIsCut is a chain whose second endpoint returns a block and fails the round the first times.
+type secondIsCut struct {
+	tracker.Chain
+	times *atomic.Int32
+}
+
+func (c secondIsCut) Latest(ctx context.Context, except ...string) (tracker.View, error) {
+	v, err := c.Chain.Latest(ctx, except...)
+	if err == nil && len(except) > 0 && c.times.Add(-1) >= 0 {
+		return cutView{v}, nil
+	}
+	return v, err
+}
+
+// cutView is a view whose reads of counts fail.
+type cutView struct{ tracker.View }
+
+func (v cutView) Nonces(context.Context, []common.Address) ([]uint64, error) {
+	return nil, &evm.TransportError{Endpoint: v.Endpoint(), Sent: true, Err: errors.New("connection reset")}
+}
+
+// The first endpoint has no finalized block, and the round of the second one fails in the middle. It is asked again although the chain
+// makes no further block.
+func TestConfirm_FinalizedTag_RoundOfTheSecondEndpointFails(t *testing.T) {
+	var head *atomic.Uint64
+	var times atomic.Int32
+	f, first := firstBroken(t, func(o *relayertest.Options) {
+		head = followed(o, func(c *tracker.Config) {
+			c.Finality = "finalized"
+			c.Chain = secondIsCut{c.Chain, &times}
+		})
+	})
+	first.SetRules(proxy.Rule{
+		Name: "tag", Methods: []string{"eth_getBlockByNumber"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"},
+		When: func(c proxy.Call) bool { return strings.Contains(string(c.Params), `"finalized"`) },
+	})
+	times.Store(1 << 30)
+	tx := f.send()
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+	f.commitTo(33, head) // the test's chain finalizes each 32nd block
+	times.Store(2)
+	f.Reaches(t, tx, relayer.Confirmed)
+	f.settled()
 }

@@ -376,6 +376,7 @@ func (t *Tracker) round(ctx context.Context) error {
 	var failed error
 	var complete evm.Header // the head of the complete round
 	var receiptAt uint64    // the block whose receipt its endpoint hides
+	var again bool          // another endpoint failed
 	for tried := []string(nil); ; {
 		// The keys are read first, because decisions based on the view are valid in the generation that was recorded before it.
 		all, err := t.cfg.Store.Keys(ctx)
@@ -397,7 +398,7 @@ func (t *Tracker) round(ctx context.Context) error {
 			switch {
 			case !complete.IsZero():
 				// An endpoint that failed may have it the next time. On a quiet chain, no new head would have it asked.
-				if err == nil || errors.Is(err, evm.ErrNoEndpoint) {
+				if !again && (err == nil || errors.Is(err, evm.ErrNoEndpoint)) {
 					t.last = complete
 				}
 				return nil
@@ -420,6 +421,7 @@ func (t *Tracker) round(ctx context.Context) error {
 		case failed == nil || ctx.Err() != nil:
 			return failed
 		case !atAnyEndpoint(failed):
+			again = true
 			t.cfg.Log.Debug("the round failed at an endpoint", "endpoint", view.Endpoint(), "err", failed)
 		case complete.IsZero():
 			return failed
