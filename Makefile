@@ -77,7 +77,7 @@ soak: ## Torture the relayer and the relay path: 57,000 transactions, while ever
 	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run 'TestRelayPath_EverythingIsKilledInTurn|TestDirectory_LeadersKilled' ./internal/e2e
 	go test -race -short -tags $(TAGS) -count=1 -timeout 30m $(IN_PROCESS)
 	go test -race -tags $(TAGS) -count=1 -timeout 30m -run 'TestSeeds|TestFaults|TestMachine_RandomLogs|TestRestore_DamagedSnapshot|PartitionsAndRepairs|PartitionsLosses|TestOutbox_Conforms|TestTables_Conform' \
-		./internal/outbox ./internal/webhook ./internal/dispatch/queue ./fsm ./internal/discovery/coordinator ./internal/discovery/director ./internal/relayer/modeltest
+		./internal/outbox ./internal/webhook ./internal/dispatch/queue ./internal/escrow/store ./fsm ./internal/discovery/coordinator ./internal/discovery/director ./internal/relayer/modeltest
 
 compose-up: ## Build the image and start everything with Docker Compose
 	@$(MAKE) --no-print-directory build
