@@ -122,3 +122,23 @@ func Created(r *types.Receipt) (common.Address, error) {
 	}
 	return common.Address{}, errNoEscrow
 }
+
+// Log returns the topics and the data of an event, as a contract of the interface emits it.
+func Log(contract abi.ABI, event string, args ...any) (topics []common.Hash, data []byte, err error) {
+	e := contract.Events[event]
+	topics = []common.Hash{e.ID}
+	var plain []any
+	for i, in := range e.Inputs {
+		if !in.Indexed {
+			plain = append(plain, args[i])
+			continue
+		}
+		indexed, err := abi.MakeTopics([]any{args[i]})
+		if err != nil {
+			return nil, nil, fmt.Errorf("argument %s: %w", in.Name, err)
+		}
+		topics = append(topics, indexed[0][0])
+	}
+	data, err = e.Inputs.NonIndexed().Pack(plain...)
+	return topics, data, err
+}

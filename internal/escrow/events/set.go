@@ -69,11 +69,6 @@ func newSet(all []*Event) *Set {
 // Topics returns the topic0 of all events, in a fixed order.
 func (s *Set) Topics() []common.Hash { return slices.Clone(s.topics) }
 
-// FactoryTopics returns the topic0 of the events of factories, in a fixed order.
-func (s *Set) FactoryTopics() []common.Hash {
-	return slices.SortedFunc(maps.Keys(s.byRole[Factory]), common.Hash.Cmp)
-}
-
 // String returns the set in a form that is equal for sets with the same meaning: a line for each event.
 func (s *Set) String() string {
 	lines := make([]string, len(s.events))

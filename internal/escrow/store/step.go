@@ -95,7 +95,7 @@ type ledger struct {
 // load reads what a step touches.
 func (s *Store) load(ctx context.Context, tx pgx.Tx, step Step, final events.Block, l *ledger) error {
 	var batch pgx.Batch
-	events_ := func(into *[]string, sql string, args ...any) {
+	queueEvents := func(into *[]string, sql string, args ...any) {
 		batch.Queue(`SELECT message, place FROM processed_events WHERE `+sql, args...).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				var text []byte
@@ -117,13 +117,13 @@ func (s *Store) load(ctx context.Context, tx pgx.Tx, step Step, final events.Blo
 	}
 	chain := int64(s.cfg.ChainID)
 	if step.Ancestor != nil {
-		events_(&l.retract, `chain_id = $1 AND status = 'pending' AND block_number > $2 ORDER BY block_number DESC, place DESC`, chain, int64(step.Ancestor.Number))
+		queueEvents(&l.retract, `chain_id = $1 AND status = 'pending' AND block_number > $2 ORDER BY block_number DESC, place DESC`, chain, int64(step.Ancestor.Number))
 	}
 	upto := final.Number
 	if step.Ancestor != nil {
 		upto = min(upto, step.Ancestor.Number)
 	}
-	events_(&l.finalize, `chain_id = $1 AND status = 'pending' AND block_number <= $2 ORDER BY block_number, place`, chain, int64(upto))
+	queueEvents(&l.finalize, `chain_id = $1 AND status = 'pending' AND block_number <= $2 ORDER BY block_number, place`, chain, int64(upto))
 	var ids []string
 	touched := map[common.Address]bool{}
 	for i := range step.Blocks {
@@ -134,7 +134,7 @@ func (s *Store) load(ctx context.Context, tx pgx.Tx, step Step, final events.Blo
 		}
 	}
 	if len(ids) > 0 {
-		events_(nil, `event_id = ANY($1)`, ids)
+		queueEvents(nil, `event_id = ANY($1)`, ids)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return err
@@ -265,7 +265,7 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, step Step, final events.Bl
 		}
 	}
 	batch.Queue(`UPDATE escrow_chains SET cursor_number = $2, cursor_hash = $3, cursor_time = $4, final_number = nullif($5, 0), final_hash = CASE WHEN $5 > 0 THEN $6::bytea END,
-			moved_at = now(), steps = steps + 1, blocks = blocks + $7, repeated = repeated + $8 WHERE chain_id = $1`,
+			moved_at = now(), blocks = blocks + $7, repeated = repeated + $8 WHERE chain_id = $1`,
 		chain, int64(step.To.Number), step.To.Hash[:], step.To.Time, int64(final.Number), final.Hash[:], int64(step.Count), int64(l.Repeated))
 	return tx.SendBatch(ctx, &batch).Close()
 }

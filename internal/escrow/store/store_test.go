@@ -112,22 +112,9 @@ func block(number uint64, seed int) events.Block {
 // emit returns the log of an event.
 func emit(t testing.TB, by common.Address, contract abi.ABI, name string, args ...any) events.Log {
 	t.Helper()
-	e := contract.Events[name]
-	l := events.Log{Contract: by, Topics: []common.Hash{e.ID}, Tx: common.Hash{1}}
-	var plain []any
-	for i, in := range e.Inputs {
-		if !in.Indexed {
-			plain = append(plain, args[i])
-			continue
-		}
-		topics, err := abi.MakeTopics([]any{args[i]})
-		require.NoError(t, err)
-		l.Topics = append(l.Topics, topics[0][0])
-	}
-	data, err := e.Inputs.NonIndexed().Pack(plain...)
+	topics, data, err := escrowchain.Log(contract, name, args...)
 	require.NoError(t, err)
-	l.Data = data
-	return l
+	return events.Log{Contract: by, Topics: topics, Data: data, Tx: common.Hash{1}}
 }
 
 func deployed(t testing.TB, escrow common.Address) events.Log {

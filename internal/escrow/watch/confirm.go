@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,8 +68,11 @@ func (c *confirmer) read(ctx context.Context, from, to uint64) ([]evm.Log, error
 		errs = append(errs, err)
 	}
 	c.metrics.unconfirmed.Inc()
-	return nil, fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, errors.Join(append(errs, evm.ErrNoEndpoint)...))
+	return nil, fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, reasons(errs))
 }
+
+// reasons joins the errors of endpoints. Without any, no endpoint was asked.
+func reasons(errs []error) error { return cmp.Or(errors.Join(errs...), evm.ErrNoEndpoint) }
 
 // ask reads the lists of endpoints concurrently. It returns those that answered, in the order of the names, and the errors of the others.
 func (c *confirmer) ask(ctx context.Context, names []string, from, to uint64) (answers []candidate, err error) {
@@ -181,7 +185,7 @@ func (c *confirmer) distrustOthers(answers []candidate, logs []evm.Log) {
 			continue
 		}
 		err := c.client.Distrust(a.endpoint, logsMethod, fmt.Errorf("its list of %d logs is false: there are %d", len(a.logs), len(logs)))
-		c.metrics.false_.WithLabelValues(a.endpoint).Inc()
+		c.metrics.falseLists.WithLabelValues(a.endpoint).Inc()
 		c.log.Warn("endpoint gave a false list of logs", "endpoint", a.endpoint, "logs", len(a.logs), "want", len(logs), "err", err)
 	}
 }

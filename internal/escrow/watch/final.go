@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -59,7 +58,7 @@ func (w *Watcher) final(ctx context.Context) (events.Block, error) {
 			errs = append(errs, fmt.Errorf("block %d is %s at %s and %s at %s", low.h.Number, low.h.Hash, low.endpoint, at.Hash, high.endpoint))
 		}
 	}
-	return events.Block{}, fmt.Errorf("%w (%s): %w", errNoFinality, w.cfg.Finality, errors.Join(append(errs, evm.ErrNoEndpoint)...))
+	return events.Block{}, fmt.Errorf("%w (%s): %w", errNoFinality, w.cfg.Finality, reasons(errs))
 }
 
 // advance returns the newer one of the stored final block and another, after it has compared the stored one with the endpoints.
@@ -89,13 +88,13 @@ func (w *Watcher) advance(ctx context.Context, final events.Block) (events.Block
 	switch {
 	case len(same) > 0:
 		w.violations = 0
-		for _, name := range slices.Clip(other) {
+		for _, name := range other {
 			w.cfg.Client.Exclude(name, evm.Exclusion{Reason: fmt.Sprintf("block %d was final as %s, and it has %s", stored.Number, stored.Hash, have)})
 			w.log.Error("endpoint excluded: it contradicts a final block", "endpoint", name, "block", stored.Number, "final", stored.Hash, "has", have)
 		}
 		return final, nil
 	case len(other) == 0:
-		return events.Block{}, fmt.Errorf("compare the final block %d: %w", stored.Number, errors.Join(append(errs, evm.ErrNoEndpoint)...))
+		return events.Block{}, fmt.Errorf("compare the final block %d: %w", stored.Number, reasons(errs))
 	}
 	w.violations++
 	err := fmt.Errorf("%w: block %d was final as %s and is %s", errContradiction, stored.Number, stored.Hash, have)

@@ -8,7 +8,7 @@ import (
 // metrics are those of a process's reading.
 type metrics struct {
 	unconfirmed, disagreements, unproven prometheus.Counter
-	false_                               *prometheus.CounterVec
+	falseLists                           *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -17,6 +17,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		unconfirmed:   f.NewCounter(prometheus.CounterOpts{Name: "rollcall_escrow_unconfirmed_total", Help: "Ranges of blocks whose logs were not confirmed, so that they were read again."}),
 		disagreements: f.NewCounter(prometheus.CounterOpts{Name: "rollcall_escrow_disagreements_total", Help: "Blocks for which two endpoints gave different logs."}),
 		unproven:      f.NewCounter(prometheus.CounterOpts{Name: "rollcall_escrow_unproven_blocks_total", Help: "Blocks whose logs only one endpoint gave and nothing proved, because no other endpoint is configured."}),
-		false_:        f.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_escrow_false_lists_total", Help: "Lists of logs that were false, by endpoint."}, []string{"endpoint"}),
+		falseLists:    f.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_escrow_false_lists_total", Help: "Lists of logs that were false, by endpoint."}, []string{"endpoint"}),
 	}
 }

@@ -298,7 +298,7 @@ func (w *Watcher) header(ctx context.Context, number uint64) (events.Block, erro
 			return blockOf(h), nil
 		}
 	}
-	return events.Block{}, fmt.Errorf("block %d: %w: %d endpoints answer, and no two of them agree: %w", number, errUnconfirmed, len(seen), errors.Join(append(errs, evm.ErrNoEndpoint)...))
+	return events.Block{}, fmt.Errorf("block %d: %w: %d endpoints answer, and no two of them agree: %w", number, errUnconfirmed, len(seen), reasons(errs))
 }
 
 func blockOf(h evm.Header) events.Block {

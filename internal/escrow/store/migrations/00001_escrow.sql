@@ -25,7 +25,6 @@ CREATE TABLE escrow_chains (
     -- Why nothing may be stored or published: the chain contradicts a final block. Only an operator removes it.
     halted        text        NOT NULL DEFAULT '',
 
-    steps         bigint      NOT NULL DEFAULT 0,
     blocks        bigint      NOT NULL DEFAULT 0, -- processed so far
     repeated      bigint      NOT NULL DEFAULT 0  -- events that were read again from the same block
 );
