@@ -1,7 +1,6 @@
 package evm
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/dev/contract"
@@ -95,22 +93,10 @@ func TestLogs_SimulatedChain_AreThoseEmitted(t *testing.T) {
 	}
 }
 
-// sealing mines each transaction at once.
-type sealing struct {
-	*ethclient.Client
-	commit func() common.Hash
-}
-
-func (c sealing) SendTransaction(ctx context.Context, tx *types.Transaction) error {
-	err := c.Client.SendTransaction(ctx, tx)
-	c.commit()
-	return err
-}
-
 // deployEmitter creates a contract that emits any log.
 func (s *sim) deployEmitter(t *testing.T) common.Address {
 	t.Helper()
-	address, err := escrowchain.DeployEmitter(t.Context(), sealing{s.Client(), s.Commit}, s.keys[0])
+	address, err := escrowchain.DeployEmitter(t.Context(), contract.Sealing{Client: s.Client(), Seal: func() { s.Commit() }}, s.keys[0])
 	require.NoError(t, err)
 	return address
 }
@@ -118,7 +104,7 @@ func (s *sim) deployEmitter(t *testing.T) common.Address {
 // emit mines a block with one transaction, whose logs have the topic.
 func (s *sim) emit(t *testing.T, emitter common.Address, topic common.Hash, times int) *types.Receipt {
 	t.Helper()
-	receipt, err := contract.Send(t.Context(), sealing{s.Client(), s.Commit}, s.keys[0], contract.Transaction{
+	receipt, err := contract.Send(t.Context(), contract.Sealing{Client: s.Client(), Seal: func() { s.Commit() }}, s.keys[0], contract.Transaction{
 		To: &emitter, Data: escrowchain.Emit([]common.Hash{topic, {0xe}}, []byte("data"), times), Gas: 1_000_000,
 	})
 	require.NoError(t, err)

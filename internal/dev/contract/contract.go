@@ -16,6 +16,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/params"
 )
 
@@ -33,6 +34,19 @@ type Backend interface {
 	PendingNonceAt(ctx context.Context, account common.Address) (uint64, error)
 	SendTransaction(ctx context.Context, tx *types.Transaction) error
 	TransactionReceipt(ctx context.Context, hash common.Hash) (*types.Receipt, error)
+}
+
+// Sealing is a client of a simulated chain: each transaction gets a block of its own.
+type Sealing struct {
+	*ethclient.Client
+	Seal func() // seals a block
+}
+
+// SendTransaction sends a transaction and seals a block.
+func (s Sealing) SendTransaction(ctx context.Context, tx *types.Transaction) error {
+	err := s.Client.SendTransaction(ctx, tx)
+	s.Seal()
+	return err
 }
 
 // Deploy creates a contract and returns its address once the transaction is mined. The key must have ether. After an error the

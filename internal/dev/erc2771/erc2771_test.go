@@ -12,11 +12,11 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/log"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/rollcall-dev/rollcall/internal/dev/contract"
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
@@ -29,25 +29,13 @@ func TestMain(m *testing.M) {
 // patient limits what a healthy chain does in less than a second.
 const patient = 2 * time.Minute
 
-// sealing makes a block after each transaction.
-type sealing struct {
-	*ethclient.Client
-	chain *testchain.Chain
-}
-
-func (s sealing) SendTransaction(ctx context.Context, tx *types.Transaction) error {
-	err := s.Client.SendTransaction(ctx, tx)
-	s.chain.Commit()
-	return err
-}
-
 // Requests of the relay path are executed on these contracts in the tests of package forward.
 func TestDeploy_BothContracts_Answer(t *testing.T) {
 	t.Parallel()
 	c := testchain.Simulated(t, testchain.SimulatedOptions{})
 	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
-	backend := sealing{c.Client(), c}
+	backend := contract.Sealing{Client: c.Client(), Seal: func() { c.Commit() }}
 	forwarder, err := erc2771.DeployForwarder(ctx, backend, c.Accounts[0].Key, erc2771.Name)
 	require.NoError(t, err)
 	recipient, err := erc2771.DeployRecipient(ctx, backend, c.Accounts[0].Key, forwarder)
@@ -142,7 +130,7 @@ func TestDeploy_NewChain_CreatesTheContractsAtTheirAddresses(t *testing.T) {
 	t.Parallel()
 	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
 	chain.Fund(testchain.Ether(1), crypto.PubkeyToAddress(erc2771.Deployer().PublicKey))
-	require.NoError(t, erc2771.Deploy(t.Context(), sealing{chain.Client(), chain}))
+	require.NoError(t, erc2771.Deploy(t.Context(), contract.Sealing{Client: chain.Client(), Seal: func() { chain.Commit() }}))
 	forwarder, recipient := erc2771.Addresses()
 	for _, address := range []common.Address{forwarder, recipient} {
 		code, err := chain.Client().CodeAt(t.Context(), address, nil)

@@ -1,14 +1,12 @@
 package escrowchain_test
 
 import (
-	"context"
 	"log/slog"
 	"math/big"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/log"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -21,18 +19,6 @@ import (
 func TestMain(m *testing.M) {
 	log.SetDefault(log.NewLogger(slog.DiscardHandler)) // of the simulated nodes
 	goleak.VerifyTestMain(m, testchain.Leftovers()...)
-}
-
-// sealing makes a block after each transaction.
-type sealing struct {
-	*ethclient.Client
-	chain *testchain.Chain
-}
-
-func (s sealing) SendTransaction(ctx context.Context, tx *types.Transaction) error {
-	err := s.Client.SendTransaction(ctx, tx)
-	s.chain.Commit()
-	return err
 }
 
 // topics returns topic0 of each log.
@@ -56,7 +42,7 @@ func TestEscrow_Life_EmitsTheEvents(t *testing.T) {
 	t.Parallel()
 	c := testchain.Simulated(t, testchain.SimulatedOptions{})
 	payer, payee, arbiter := c.Accounts[0], c.Accounts[1], c.Accounts[2]
-	backend := sealing{c.Client(), c}
+	backend := contract.Sealing{Client: c.Client(), Seal: func() { c.Commit() }}
 	send := func(from testchain.Account, to common.Address, value int64, data []byte) (*types.Receipt, error) {
 		return contract.Send(t.Context(), backend, from.Key, contract.Transaction{To: &to, Value: big.NewInt(value), Data: data, Gas: 2_000_000})
 	}
@@ -105,7 +91,7 @@ func TestEscrow_Life_EmitsTheEvents(t *testing.T) {
 func TestEmitter_AnyLog(t *testing.T) {
 	t.Parallel()
 	c := testchain.Simulated(t, testchain.SimulatedOptions{})
-	backend := sealing{c.Client(), c}
+	backend := contract.Sealing{Client: c.Client(), Seal: func() { c.Commit() }}
 	emitter, err := escrowchain.DeployEmitter(t.Context(), backend, c.Accounts[0].Key)
 	require.NoError(t, err)
 	send := func(data []byte) *types.Receipt {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -15,11 +14,11 @@ import (
 	"github.com/ethereum/go-ethereum/common/math"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/log"
 	"github.com/ethereum/go-ethereum/signer/core/apitypes"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/dev/contract"
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
 	"github.com/rollcall-dev/rollcall/internal/dispatch"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/forward"
@@ -28,22 +27,11 @@ import (
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
-// sealing makes a block after each transaction.
-type sealing struct {
-	*ethclient.Client
-	chain *testchain.Chain
-}
-
-func (s sealing) SendTransaction(ctx context.Context, tx *types.Transaction) error {
-	err := s.Client.SendTransaction(ctx, tx)
-	s.chain.Commit()
-	return err
-}
-
 // gasless is an API with a forwarder on a chain, and a signer without gas.
 type gasless struct {
 	*server
-	chain     sealing
+	chain     contract.Sealing
+	payer     testchain.Account
 	forwarder *forward.Forwarder
 	recipient common.Address
 	wallet    *testchain.Account
@@ -53,7 +41,7 @@ func startGasless(t *testing.T, edit ...func(*Config)) *gasless {
 	t.Helper()
 	log.SetDefault(log.NewLogger(slog.DiscardHandler)) // of the simulated node
 	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
-	g := &gasless{chain: sealing{chain.Client(), chain}}
+	g := &gasless{chain: contract.Sealing{Client: chain.Client(), Seal: func() { chain.Commit() }}, payer: chain.Accounts[1]}
 	address, err := erc2771.DeployForwarder(t.Context(), g.chain, chain.Accounts[0].Key, erc2771.Name)
 	require.NoError(t, err)
 	g.recipient, err = erc2771.DeployRecipient(t.Context(), g.chain, chain.Accounts[0].Key, address)
@@ -142,7 +130,7 @@ func TestGasless_Signed_ReachesTheTargetAsTheSigner(t *testing.T) {
 	require.Equal(t, g.wallet.Address, tx.Forward.Signer)
 
 	// Any account may send it.
-	payer := g.chain.chain.Accounts[1]
+	payer := g.payer
 	nonce, err := g.chain.PendingNonceAt(t.Context(), payer.Address)
 	require.NoError(t, err)
 	raw, err := types.SignNewTx(payer.Key, types.LatestSignerForChainID(big.NewInt(testchain.ChainID)), &types.DynamicFeeTx{

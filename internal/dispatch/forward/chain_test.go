@@ -13,6 +13,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/dev/contract"
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/forward"
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -200,7 +201,7 @@ func TestVerify_InvalidRequest_RefusedAsByTheContract(t *testing.T) {
 		"changed target": {
 			tamper: func(s *setup, r *forward.Request, _ testchain.Account) {
 				var err error
-				r.To, err = erc2771.DeployRecipient(s.t.Context(), sealing{s.client, s.seal}, s.payer.Key, s.address)
+				r.To, err = erc2771.DeployRecipient(s.t.Context(), contract.Sealing{Client: s.client, Seal: s.seal}, s.payer.Key, s.address)
 				require.NoError(s.t, err)
 			},
 			want: new(*forward.SignerError), contract: "ERC2771ForwarderInvalidSigner",
@@ -348,7 +349,7 @@ func TestVerify_HighS_RefusedAsByTheContract(t *testing.T) {
 func TestCheckTarget_TargetDistrustsForwarder(t *testing.T) {
 	t.Parallel()
 	s := simulated(t)
-	other, err := erc2771.DeployRecipient(t.Context(), sealing{s.client, s.seal}, s.payer.Key, s.payer.Address)
+	other, err := erc2771.DeployRecipient(t.Context(), contract.Sealing{Client: s.client, Seal: s.seal}, s.payer.Key, s.payer.Address)
 	require.NoError(t, err)
 	require.NoError(t, s.forwarder.CheckTarget(t.Context(), s.recipient))
 	for name, target := range map[string]common.Address{

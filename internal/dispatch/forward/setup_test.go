@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/rollcall-dev/rollcall/internal/dev/contract"
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
 	"github.com/rollcall-dev/rollcall/internal/dispatch/forward"
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -54,18 +55,6 @@ type setup struct {
 	domain    forward.Domain
 }
 
-// sealing makes a block after each transaction.
-type sealing struct {
-	*ethclient.Client
-	seal func()
-}
-
-func (s sealing) SendTransaction(ctx context.Context, tx *types.Transaction) error {
-	err := s.Client.SendTransaction(ctx, tx)
-	s.seal()
-	return err
-}
-
 func simulated(t *testing.T) *setup {
 	t.Helper()
 	c := testchain.Simulated(t, testchain.SimulatedOptions{})
@@ -84,7 +73,7 @@ func start(t *testing.T, client *ethclient.Client, url string, payer testchain.A
 	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
 	var err error
-	backend := sealing{client, seal}
+	backend := contract.Sealing{Client: client, Seal: seal}
 	s.address, err = erc2771.DeployForwarder(ctx, backend, payer.Key, erc2771.Name)
 	require.NoError(t, err)
 	s.recipient, err = erc2771.DeployRecipient(ctx, backend, payer.Key, s.address)

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -15,8 +14,6 @@ import (
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
-	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/log"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -34,18 +31,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(testpostgres.Main(m), testchain.Leftovers()...)
 }
 
-// sealing makes a block after each transaction.
-type sealing struct {
-	*ethclient.Client
-	chain *testchain.Chain
-}
-
-func (s sealing) SendTransaction(ctx context.Context, tx *types.Transaction) error {
-	err := s.Client.SendTransaction(ctx, tx)
-	s.chain.Commit()
-	return err
-}
-
 var topicA, topicB, stranger = common.Hash{0xa}, common.Hash{0xb}, common.Hash{0xc}
 
 // nodes is a chain with logs behind endpoints that a test can make lie.
@@ -61,7 +46,7 @@ type nodes struct {
 func newNodes(t *testing.T, n int) *nodes {
 	t.Helper()
 	f := &nodes{t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{})}
-	backend, key := sealing{f.chain.Client(), f.chain}, f.chain.Accounts[0].Key
+	backend, key := contract.Sealing{Client: f.chain.Client(), Seal: func() { f.chain.Commit() }}, f.chain.Accounts[0].Key
 	var err error
 	f.emitter, err = escrowchain.DeployEmitter(t.Context(), backend, key)
 	require.NoError(t, err)

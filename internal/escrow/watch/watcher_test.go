@@ -57,7 +57,9 @@ func newMonitor(t *testing.T, endpoints int) *monitor {
 	return m
 }
 
-func (m *monitor) backend() sealing { return sealing{m.chain.Client(), m.chain} }
+func (m *monitor) backend() contract.Sealing {
+	return contract.Sealing{Client: m.chain.Client(), Seal: func() { m.chain.Commit() }}
+}
 
 // send sends a transaction, which gets a block of its own.
 func (m *monitor) send(from int, to common.Address, data []byte) common.Address {
