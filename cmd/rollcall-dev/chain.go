@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -10,6 +11,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
+	"github.com/rollcall-dev/rollcall/internal/dev/escrowchain"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/process"
 )
@@ -21,6 +23,7 @@ type chainCmd struct {
 	BlockTime time.Duration    `default:"1s" min:"10ms" max:"1h" help:"Time between two blocks; under a second the chain's clock runs ahead."`
 	GasLimit  uint64           `placeholder:"GAS" help:"Gas that fits into a block; 60 million by default."`
 	Modules   []string         `default:"eth,net,web3,txpool" placeholder:"NAME" help:"JSON-RPC namespaces; debug lets callers rewind the chain."`
+	Escrows   time.Duration    `name:"escrow-interval" default:"0s" max:"24h" placeholder:"DURATION" help:"Time between two escrows that it creates and settles for a demonstration; 0: none."`
 	Log       process.LogFlags `embed:"" prefix:"log-"`
 }
 
@@ -42,7 +45,7 @@ func (c *chainCmd) Run(ctx context.Context, con *cli.Console) error {
 // start opens the chain, which serves HTTP itself, and starts its stages.
 func (c *chainCmd) start(p *process.Process) error {
 	cfg := devchain.Config{Listen: c.Listen, Modules: c.Modules, BlockTime: c.BlockTime, GasLimit: c.GasLimit, Log: p.Log}
-	cfg.Fund = append(cfg.Fund, crypto.PubkeyToAddress(erc2771.Deployer().PublicKey))
+	cfg.Fund = append(cfg.Fund, crypto.PubkeyToAddress(erc2771.Deployer().PublicKey), crypto.PubkeyToAddress(escrowchain.Deployer().PublicKey))
 	for _, a := range c.Fund {
 		cfg.Fund = append(cfg.Fund, common.HexToAddress(a))
 	}
@@ -54,15 +57,50 @@ func (c *chainCmd) start(p *process.Process) error {
 	p.Started("url", chain.URL(), "websocket", chain.WSURL(), "listen", chain.Addr(),
 		"chain", devchain.ChainID, "genesis", chain.Genesis().Hex(), "funded", len(c.Fund))
 	p.Go("blocks and contracts", 0, chain.Run, func(ctx context.Context) error {
-		if err := erc2771.Deploy(ctx, chain.Client()); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return err
+		err := createContracts(ctx, chain, p.Log)
+		if err == nil && c.Escrows > 0 {
+			settleEscrows(ctx, chain, c.Escrows, p.Log)
 		}
-		forwarder, recipient := erc2771.Addresses()
-		p.Log.Info("contracts created", "forwarder", forwarder.Hex(), "recipient", recipient.Hex())
-		return nil
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
 	})
 	return nil
+}
+
+// createContracts creates the contracts of the development cluster.
+func createContracts(ctx context.Context, chain *devchain.Chain, log *slog.Logger) error {
+	if err := erc2771.Deploy(ctx, chain.Client()); err != nil {
+		return err
+	}
+	factory, err := escrowchain.DeployFactory(ctx, chain.Client(), escrowchain.Deployer())
+	if err != nil {
+		return err
+	}
+	forwarder, recipient := erc2771.Addresses()
+	log.Info("contracts created", "forwarder", forwarder.Hex(), "recipient", recipient.Hex(), "escrow_factory", factory.Hex())
+	return nil
+}
+
+// settleEscrows creates and settles an escrow each interval, until ctx ends.
+func settleEscrows(ctx context.Context, chain *devchain.Chain, interval time.Duration, log *slog.Logger) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for number := 0; ; number++ {
+		escrow, err := escrowchain.Demo(ctx, chain.Client(), escrowchain.FactoryAddress(), number)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			log.Warn("escrow not settled", "err", err)
+		default:
+			log.Debug("escrow created and settled", "escrow", escrow.Hex())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
 }

@@ -29,6 +29,7 @@ type commands struct {
 
 	Secrets secretsCmd `cmd:"" help:"Make keys for development in a folder, unless they are there, and print their addresses."`
 	Chain   chainCmd   `cmd:"" help:"Run an EVM chain for development, which begins again at each start."`
+	PubSub  pubsubCmd  `cmd:"" name:"pubsub" help:"Run Google's fake of Pub/Sub, which keeps messages in memory alone."`
 
 	Completion cli.CompletionCmd `cmd:"" help:"Print the code that makes a shell complete rollcall-dev's commands."`
 	Version    cli.VersionCmd    `cmd:"" help:"Print the version."`

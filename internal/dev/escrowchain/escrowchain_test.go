@@ -5,9 +5,12 @@ import (
 	"math/big"
 	"testing"
 
+	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/log"
+	"github.com/ethereum/go-ethereum/params"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -86,6 +89,29 @@ func TestEscrow_Life_EmitsTheEvents(t *testing.T) {
 	require.Equal(t, []common.Hash{refunded}, topics(receipt.Logs))
 	_, err = send(arbiter, other, 0, escrowchain.Approve())
 	require.Error(t, err, "settled")
+}
+
+func TestDemo_EvenReleasesAndOddRefunds(t *testing.T) {
+	t.Parallel()
+	deployer := escrowchain.Deployer()
+	c := testchain.Simulated(t, testchain.SimulatedOptions{
+		Alloc: types.GenesisAlloc{crypto.PubkeyToAddress(deployer.PublicKey): {Balance: big.NewInt(params.Ether)}},
+	})
+	backend := contract.Sealing{Client: c.Client(), Seal: func() { c.Commit() }}
+	factory, err := escrowchain.DeployFactory(t.Context(), backend, deployer)
+	require.NoError(t, err)
+	require.Equal(t, escrowchain.FactoryAddress(), factory)
+	for number, want := range [][]common.Hash{{approved, released}, {refunded}} {
+		escrow, err := escrowchain.Demo(t.Context(), backend, factory, number)
+		require.NoError(t, err)
+		logs, err := c.Client().FilterLogs(t.Context(), ethereum.FilterQuery{Addresses: []common.Address{escrow}})
+		require.NoError(t, err)
+		var all []common.Hash
+		for i := range logs {
+			all = append(all, logs[i].Topics[0])
+		}
+		require.Equal(t, append([]common.Hash{created}, want...), all)
+	}
 }
 
 func TestEmitter_AnyLog(t *testing.T) {
