@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,6 +24,9 @@ func (t tuning) withDefaults(timeout time.Duration) tuning {
 	return t
 }
 
+// heldPause is for how long a process claims nothing after it found a delivery held.
+const heldPause = 2 * time.Second
+
 // abandonEvery is how often deliveries whose target is no longer configured become dead letters.
 const abandonEvery = 10 * time.Minute
 
@@ -34,6 +38,7 @@ type Deliverer struct {
 	log     *slog.Logger
 	worker  *outbox.Worker
 	targets map[string]*target // by lane
+	held    atomic.Int64       // Unix nanoseconds until which nothing is claimed
 }
 
 // New returns a Deliverer of a source's deliveries, or an error with all problems of the Config. It does not close db.
@@ -56,6 +61,7 @@ func New(db *pgxpool.Pool, source Source, cfg Config) (*Deliverer, error) {
 	// waits in this process behind one to another target.
 	d.worker, err = d.box.NewWorker(outbox.Config{
 		Handle: d.deliver, Concurrency: all, Limits: d.limit, Prefix: source.Prefix, Lease: cfg.tuning.lease, RetryFor: cfg.RetryFor,
+		Partitions: source.Partitions, Partition: source.Partition,
 		DrainTimeout: cfg.tuning.drainTimeout,
 		Retention:    max(cfg.Retention, 1), // also if none is kept, because an earlier configuration may have kept some
 		Component:    "webhook", Logger: cfg.Logger, Observer: observer{d: d},
@@ -88,17 +94,23 @@ func (d *Deliverer) Run(ctx context.Context) error {
 	return err
 }
 
-// limit returns how many deliveries of a lane may be sent at a time: none to a target that is not configured.
+// limit returns how many deliveries of a lane may be sent at a time: none to a target that is not configured, nor
+// while deliveries are held.
 func (d *Deliverer) limit(lane string) int {
-	t := d.targets[lane]
-	if t == nil {
+	t, now := d.targets[lane], time.Now()
+	if t == nil || now.UnixNano() < d.held.Load() {
 		return 0
 	}
-	return t.allowed(time.Now())
+	return t.allowed(now)
 }
 
 // deliver makes one attempt, and returns its result.
 func (d *Deliverer) deliver(ctx context.Context, w outbox.Work) outbox.Result {
+	if d.source.Held != nil && d.source.Held(w) {
+		d.held.Store(time.Now().Add(heldPause).UnixNano())
+		time.AfterFunc(heldPause, d.worker.Wake)
+		return outbox.Returned()
+	}
 	t, m := d.targets[w.Lane], d.cfg.Metrics
 	inFlight := m.inFlight.WithLabelValues(t.name)
 	inFlight.Inc()

@@ -7,8 +7,8 @@ import "github.com/rollcall-dev/rollcall/internal/outbox"
 // outside.
 //
 // A row's lane is the name of its target, after Prefix. Its subject is what it is about and the target: of one subject and target
-// only the lowest unfinished revision is sent. Besides the template's columns the table has these, and an index that begins with
-// the first one:
+// only the lowest unfinished revision is sent. If operators list the deliveries of a subject, the table has these columns besides the
+// template's, and an index that begins with the first one:
 //
 //	about    uuid    -- the transaction, or another thing that changed
 //	revision integer -- of that
@@ -21,4 +21,9 @@ type Source struct {
 	// Read returns the event of a claimed delivery, and its payload, to be encoded as JSON. After an error the delivery is a dead
 	// letter at once, because every retry would fail as well.
 	Read func(outbox.Work) (event string, payload any, err error)
+	// Held reports that a claimed delivery must not be sent yet. The Deliverer gives it back, and claims nothing for some seconds.
+	// Default: none is.
+	Held func(outbox.Work) bool
+	// Partitions and Partition restrict the process to the rows whose partition number modulo Partitions is Partition. Default: all.
+	Partitions, Partition int
 }

@@ -10,4 +10,8 @@
 //	the message is refused for good   a dead letter, which holds back the later ones of its escrow until an operator replays or drops it
 //
 // The Pub/Sub library's own publisher is not used: it has a queue of its own, and pauses a key after an error until the program resumes it.
+//
+// # Webhooks
+//
+// The messages may go to webhooks instead, or as well: each target has a lane of its own, see [Webhooks]. Package webhook delivers them.
 package publish
