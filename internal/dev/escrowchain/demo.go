@@ -16,7 +16,7 @@ import (
 // demoGas is enough for each transaction of a demonstration.
 const demoGas = 2_000_000
 
-// DemoPayee returns the receiver of the amounts that a demonstration releases. Nobody has its key.
+// DemoPayee returns the receiver of the amounts that a demonstration releases, an address without a key.
 func DemoPayee() common.Address {
 	return common.BytesToAddress(crypto.Keccak256([]byte("rollcall development chain, payee")))
 }
