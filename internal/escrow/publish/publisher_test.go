@@ -295,6 +295,18 @@ func TestPublisher_TopicAwayAtOneProcess_OthersPublish(t *testing.T) {
 	require.Eventually(t, func() bool { return p.Health() == nil }, patience, time.Millisecond)
 }
 
+// An emulator that is started again has lost the topic: it is created again.
+func TestPublisher_EmulatorLosesTopic_CreatesItAgain(t *testing.T) {
+	t.Parallel()
+	db, f := database(t), newTopic(t)
+	to := f.open(t)
+	_, err := f.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: "projects/rollcall/topics/settlement.events.v1"})
+	require.NoError(t, err)
+	start(t, db, to)
+	insert(t, db, 1, 2, escrows(3)...)
+	require.Zero(t, inOrder(t, f.await(t, 6)))
+}
+
 // Static partitions: a process claims its own alone.
 func TestPublisher_Static_PublishesItsPartitions(t *testing.T) {
 	t.Parallel()

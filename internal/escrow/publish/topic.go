@@ -54,8 +54,9 @@ func (c TopicConfig) Validate() error {
 
 // Topic is a topic of Google Pub/Sub. It is safe for concurrent use.
 type Topic struct {
-	client *pubsub.TopicAdminClient
-	name   string
+	client   *pubsub.TopicAdminClient
+	name     string
+	emulated bool
 }
 
 // OpenTopic returns a Topic. It fails if the Config is invalid or the environment has no credentials; it does not connect. The caller
@@ -80,7 +81,7 @@ func OpenTopic(ctx context.Context, cfg TopicConfig) (*Topic, error) {
 		return nil, fmt.Errorf("pub/sub: %w", err)
 	}
 	client.CallOptions.Publish = nil // the outbox repeats, and lets another process do it
-	return &Topic{client: client, name: fmt.Sprintf("projects/%s/topics/%s", cfg.Project, cfg.Topic)}, nil
+	return &Topic{client: client, name: fmt.Sprintf("projects/%s/topics/%s", cfg.Project, cfg.Topic), emulated: cfg.Emulator != ""}, nil
 }
 
 // Close closes the connection.
@@ -97,11 +98,18 @@ func (t *Topic) Create(ctx context.Context) error {
 	return nil
 }
 
-// publish sends one message. The error is that of gRPC.
+// publish sends one message. The error is that of gRPC. An emulator that was started again has lost its topics, so the topic is created
+// again; Google's service loses none.
 func (t *Topic) publish(ctx context.Context, m *pubsubpb.PubsubMessage) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	_, err := t.client.Publish(ctx, &pubsubpb.PublishRequest{Topic: t.name, Messages: []*pubsubpb.PubsubMessage{m}})
+	if t.emulated && status.Code(err) == codes.NotFound {
+		if created := t.Create(ctx); created != nil {
+			return errors.Join(err, created)
+		}
+		_, err = t.client.Publish(ctx, &pubsubpb.PublishRequest{Topic: t.name, Messages: []*pubsubpb.PubsubMessage{m}})
+	}
 	return err
 }
 
