@@ -98,17 +98,18 @@ const (
 	sqlLock = `SELECT count(*) FROM unnest($1::text[]) AS u (id) CROSS JOIN LATERAL (
 			SELECT e.id FROM $name e WHERE e.id = u.id FOR UPDATE) AS locked`
 
-	// An entry that was enqueued again while it was claimed is not done, but due: sqlSettle or sqlKeep does that.
+	// An entry that was enqueued again while it was claimed is not done, but due: sqlSettle or sqlKeep does that. Both clear sent: the
+	// result may be that of a claim that ended, whose entry was sent again.
 	sqlDelete = `DELETE FROM $name WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[]) AND NOT again`
 	sqlKeep   = `UPDATE $name SET state = CASE WHEN again THEN 'waiting' ELSE 'done' END, settled_at = now(), claimed_until = '-infinity',
-			claim = NULL, again = false, reason = CASE WHEN again THEN reason ELSE '' END, failures = CASE WHEN again THEN 0 ELSE failures END,
+			claim = NULL, again = false, sent = false, reason = CASE WHEN again THEN reason ELSE '' END, failures = CASE WHEN again THEN 0 ELSE failures END,
 			failing_since = CASE WHEN again THEN NULL ELSE failing_since END, due_at = CASE WHEN again THEN LEAST(due_at, now()) ELSE due_at END
 		WHERE id = ANY($1::text[]) AND claim = ANY($2::bigint[])`
 
 	// sqlSettle stores the other results, and returns the claims whose entries became dead. An entry without a delay keeps its
 	// place. One with a reason failed.
 	sqlSettle = `WITH settled AS (
-			UPDATE $name e SET claimed_until = '-infinity', claim = NULL, again = false, settled_at = now(),
+			UPDATE $name e SET claimed_until = '-infinity', claim = NULL, again = false, sent = false, settled_at = now(),
 			attempts = e.attempts - f.untried, failures = CASE WHEN e.again THEN 0 ELSE e.failures - f.uncounted END,
 			failing_since = CASE WHEN e.again THEN NULL WHEN f.reason IS NULL THEN e.failing_since ELSE coalesce(e.failing_since, now()) END,
 			reason = coalesce(f.reason, e.reason),

@@ -157,6 +157,47 @@ func brokerLimit(e *env) {
 	require.EqualValues(e.t, 1, most.Load())
 }
 
+// resultAfterTheLease cuts a worker off until the leases of its claims have ended, and their entries were sent again. The broker loses
+// these ids, so the late results are those of the latest claims. They are stored, and no entry stays marked as sent.
+func resultAfterTheLease(e *env) {
+	e.transport = NewBroker(time.Minute) // one that repeats an id would have the entry claimed again
+	f, p, r, release := e.flaky(), e.proxy(), newRecord(), make(chan struct{})
+	d := e.box.NewDispatcher(outbox.DispatcherConfig{Transport: f, ResendAfter: resendAfter})
+	stopDispatcher := e.background(d.Run)
+	late := map[string]outbox.Result{
+		"finished": outbox.Finished(), "dead": outbox.GiveUp("late"), "later": outbox.Later(time.Hour), "retry": outbox.Retry("late", time.Hour),
+		"again": outbox.Finished(),
+	}
+	var list []outbox.Entry
+	for id := range late {
+		list = append(list, outbox.Entry{ID: id})
+	}
+	_, stop := e.workOn(e.open(e.through(p)), outbox.Config{Lease: time.Second, Concurrency: len(list), Handle: func(_ context.Context, w outbox.Work) outbox.Result {
+		r.add(w)
+		<-release
+		return late[w.ID]
+	}})
+	e.insert(list...)
+	r.await(e.t, 1, ids(list)...)
+	f.lose.Store(true)
+	p.setDown(true)
+	e.eventually(func() bool { return e.number(`SELECT count(*) FROM $name WHERE sent AND claim IS NOT NULL`) == len(list) }, "all ids are sent again")
+	stopDispatcher()
+	require.NoError(e.t, e.box.Again(e.t.Context(), e.db, outbox.Entry{ID: "again"}))
+	p.setDown(false)
+	close(release)
+	stop() // stores the results
+	for _, id := range ids(list) {
+		require.Len(e.t, r.of(id), 1)
+	}
+	require.Zero(e.t, e.number(`SELECT count(*) FROM $name WHERE claim IS NOT NULL`))
+	require.Zero(e.t, e.number(`SELECT count(*) FROM $name WHERE sent`))
+	require.Equal(e.t, 1, e.number(`SELECT count(*) FROM $name WHERE state = 'waiting' AND due_at <= now()`), "the one that was enqueued again")
+	require.Equal(e.t, 2, e.number(`SELECT count(*) FROM $name WHERE state = 'waiting' AND due_at > now()`))
+	e.changed(1)(e.box.Replay(e.t.Context(), outbox.Filter{}))
+	require.Zero(e.t, e.number(`SELECT count(*) FROM $name WHERE sent`))
+}
+
 // dispatcherDies ends a dispatcher at each of its requests, before or after it. Another one sends everything.
 func dispatcherDies(e *env) {
 	r := newRecord()

@@ -72,6 +72,7 @@ func RunBroker(t *testing.T, s Setup) {
 		"Broker_Backlog_HasAWindow":                   brokerWindow,
 		"Broker_MoreThanTheLimitOfALane_WaitsItsTurn": brokerLimit,
 		"Broker_DispatcherDiesAtAnyStep_SentAgain":    dispatcherDies,
+		"Broker_ResultAfterTheLease_NotMarkedAsSent":  resultAfterTheLease,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
