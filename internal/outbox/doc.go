@@ -55,6 +55,11 @@
 // concurrently. A turn costs one short search for each lane that had entries within ten seconds, so lanes may be thousands, not
 // millions.
 //
+// Within a lane, entries are claimed in the order of their due times, and a subject has one entry among them. A claim that meets a
+// subject with a backlog blocks up to 256 more of its due entries at once, so a backlog of 3,000 takes room from about a dozen claims, however
+// few entries each of them has room for. The result of an entry makes the next one of its subject due now, behind the entries that are
+// due already: subjects with backlogs take turns.
+//
 // # Brokers
 //
 // The table is the truth with every backend. A dispatcher marks due entries as sent and sends their ids; a worker claims the ids it

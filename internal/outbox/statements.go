@@ -1,6 +1,9 @@
 package outbox
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // statements holds the statements of a turn, for one [Table].
 //
@@ -56,24 +59,39 @@ const (
 	// sqlOrder keeps the order of subjects among the picked entries. An entry with a lower unfinished one is not taken. It is
 	// blocked if the lower entry can be locked: then the result of the lower one, which unblocks it, comes later. If another
 	// transaction is changing the lower entry, the picked one stays as it is, and is picked again.
+	//
+	// Due entries behind a picked one are blocked, too, $chunk of all subjects together, because otherwise each of a backlog would
+	// take the place of an entry of another subject in a claim. The picked one is locked, so its result comes later. A subject is searched only if
+	// the next entry is due: the entries behind a blocked one are most probably blocked, and there may be any number of them.
 	sqlOrder = `ordered AS MATERIALIZED (
 			SELECT p.id, (SELECT b.id FROM $name b WHERE b.subject = p.subject AND b.seq < p.seq AND b.$unfinished
 				ORDER BY b.seq LIMIT 1) AS lower FROM picked p
 		), locked AS MATERIALIZED (
 			SELECT b.id, b.state FROM $name b WHERE b.id = ANY(ARRAY(SELECT o.lower FROM ordered o WHERE o.lower IS NOT NULL)) FOR SHARE SKIP LOCKED
+		), behind AS MATERIALIZED (
+			SELECT n.id, n.due_at FROM picked p CROSS JOIN LATERAL (SELECT e.id, e.due_at FROM $name e WHERE e.subject = p.subject AND e.seq > p.seq
+				AND e.$unfinished ORDER BY e.seq LIMIT $chunk) AS n
+			WHERE (SELECT e.due_at FROM $name e WHERE e.subject = p.subject AND e.seq > p.seq AND e.$unfinished ORDER BY e.seq LIMIT 1) <= now() LIMIT $chunk
+		), aside AS MATERIALIZED (
+			SELECT a.id FROM (SELECT e.id, e.state, e.due_at, e.claimed_until FROM $name e WHERE e.id = ANY(ARRAY(SELECT b.id FROM behind b
+				WHERE b.due_at <= now() AND b.id <> ALL (ARRAY(SELECT p.id FROM picked p)))) OFFSET 0 FOR UPDATE SKIP LOCKED) AS a
+			WHERE a.state = 'waiting' AND a.due_at <= now() AND a.claimed_until <= now()
 		), blocked AS (
 			UPDATE $name e SET due_at = 'infinity', sent = false WHERE e.id = ANY(ARRAY(SELECT o.id FROM ordered o
-				WHERE o.lower = ANY(ARRAY(SELECT l.id FROM locked l WHERE l.$unfinished UNION ALL SELECT p.id FROM picked p)))) RETURNING 1
+				WHERE o.lower = ANY(ARRAY(SELECT l.id FROM locked l WHERE l.$unfinished UNION ALL SELECT p.id FROM picked p))
+				UNION ALL SELECT a.id FROM aside a)) RETURNING 1
 		), `
 
-	// The result of a claim has a row for each claimed entry, or one row without an entry. Its first columns are the numbers of
-	// picked and of blocked entries.
+	// sqlCounted are the numbers of picked entries, and of blocked ones among them.
+	sqlCounted = `(SELECT count(*) FROM picked), (SELECT count(*) FROM blocked) - (SELECT count(*) FROM aside)`
+
+	// The result of a claim has a row for each claimed entry, or one row without an entry.
 	sqlClaim = `WITH $given picked AS MATERIALIZED ($pick), $order claimed AS (
 			UPDATE $name e SET claimed_until = now() + $lease::interval, claim = nextval('$name_numbers'), attempts = e.attempts + 1,
 				failures = e.failures + 1, again = false, sent = false
 			WHERE e.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NULL)) RETURNING e.*
 		)
-		SELECT (SELECT count(*) FROM picked), (SELECT count(*) FROM blocked), e.id, e.subject, e.lane, e.partition, e.payload, e.claim,
+		SELECT $counted, e.id, e.subject, e.lane, e.partition, e.payload, e.claim,
 			e.attempts, e.failures, e.reason, e.created_at, e.due_at $columns
 		FROM (SELECT) AS always LEFT JOIN claimed e ON true $joins`
 
@@ -85,7 +103,7 @@ const (
 			UPDATE $name e SET sent = true, due_at = now() + $6::interval
 			WHERE e.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NULL)) RETURNING e.id, e.lane, e.partition, e.created_at
 		)
-		SELECT (SELECT n FROM room), (SELECT count(*) FROM picked), (SELECT count(*) FROM blocked), e.id, e.lane, e.partition, e.created_at,
+		SELECT (SELECT n FROM room), $counted, e.id, e.lane, e.partition, e.created_at,
 			(SELECT p.due_at FROM picked p WHERE p.id = e.id)
 		FROM (SELECT) AS always LEFT JOIN marked e ON true`
 
@@ -124,8 +142,12 @@ const (
 
 	// sqlPromote unblocks the lowest unfinished entry of each subject. With $2 it wakes the others. It is a statement after the one that
 	// ended a lower entry, because it must see the entries that were blocked while that statement waited.
+	//
+	// An unblocked entry comes after those that are due, so that a subject with a backlog does not take every turn. Entries that are
+	// unblocked together keep the order of the results, because otherwise one of three subjects may take half of the turns.
 	sqlPromote = `WITH promoted AS (
-			UPDATE $name SET due_at = now() WHERE due_at = 'infinity' AND id = ANY(ARRAY(
+			UPDATE $name SET due_at = now() - (cardinality($1::text[]) - array_position($1::text[], subject)) * interval '1 microsecond'
+			WHERE due_at = 'infinity' AND id = ANY(ARRAY(
 				SELECT n.id FROM unnest($1::text[]) AS s (subject) CROSS JOIN LATERAL (
 					SELECT e.id, e.state, e.due_at FROM $name e WHERE e.subject = s.subject AND e.$unfinished ORDER BY e.seq LIMIT 1) AS n
 				WHERE n.state = 'waiting' AND n.due_at = 'infinity')) RETURNING 1
@@ -139,11 +161,12 @@ func newStatements(t Table) statements {
 	if t.Columns != "" {
 		columns = ", " + t.Columns
 	}
+	order := strings.ReplaceAll(sqlOrder, "$chunk", strconv.Itoa(chunk))
 	fill := func(sql string, pairs ...string) string {
 		for i := 0; i < len(pairs); i += 2 {
 			sql = strings.ReplaceAll(sql, pairs[i], pairs[i+1])
 		}
-		return strings.NewReplacer("$order", sqlOrder, "$columns", columns, "$joins", t.Joins).Replace(sql)
+		return strings.NewReplacer("$order", order, "$counted", sqlCounted, "$columns", columns, "$joins", t.Joins).Replace(sql)
 	}
 	all := statements{
 		discover: fill(sqlDiscover, "$lanes", sqlLanes, "$partitions", sqlPartitions),

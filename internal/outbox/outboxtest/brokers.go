@@ -181,7 +181,9 @@ func resultAfterTheLease(e *env) {
 	r.await(e.t, 1, ids(list)...)
 	f.lose.Store(true)
 	p.setDown(true)
-	e.eventually(func() bool { return e.number(`SELECT count(*) FROM $name WHERE sent AND claim IS NOT NULL`) == len(list) }, "all ids are sent again")
+	e.eventually(func() bool {
+		return e.number(`SELECT count(*) FROM $name WHERE sent AND claim IS NOT NULL`) == len(list)
+	}, "all ids are sent again")
 	stopDispatcher()
 	require.NoError(e.t, e.box.Again(e.t.Context(), e.db, outbox.Entry{ID: "again"}))
 	p.setDown(false)

@@ -173,8 +173,6 @@ func million(e *env) {
 			limit = 400
 		case "count":
 			limit = 40 * outbox.CountLimit
-		case "claim":
-			limit = 16 * perRow * 4
 		}
 		require.Less(e.t, most, limit, name)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -195,4 +196,62 @@ func subjectReplayedInOrder(e *env) {
 	e.work(outbox.Config{Concurrency: 8, Handle: r.finish})
 	r.await(e.t, 1, ids(list)...)
 	require.Equal(e.t, ids(list), r.all())
+}
+
+// subjectBacklog inserts entries of a lane behind the backlog of one subject. With one handler each claim has room for one or two
+// entries, and the backlog does not take all of them: it is set aside, at least 256 entries by each claim.
+func subjectBacklog(e *env) {
+	const all, most = 3000, 60
+	e.insert(chain("s", all)...)
+	others := entries("s", 3)
+	for i := range others {
+		others[i].ID = fmt.Sprint("other-", i)
+	}
+	e.insert(others...)
+	p := e.proxy()
+	var turns atomic.Int32
+	p.onRequest(func(request string) fault {
+		if isTurn(request) {
+			turns.Add(1)
+		}
+		return pass
+	})
+	r := newRecord()
+	box := e.open(e.through(p))
+	if e.transport != nil { // its dispatcher claims, and a broker that loses messages would need more turns
+		e.transport = NewBroker(time.Minute)
+		e.dispatch(box)
+	}
+	e.workOn(box, outbox.Config{Handle: slowly(r)})
+	r.await(e.t, 1, ids(others)...)
+	require.LessOrEqual(e.t, turns.Load(), int32(most))
+	r.await(e.t, 1, "s-20")
+	require.Equal(e.t, ids(chain("s", 21)), only(r.all(), "s-")[:21])
+}
+
+// subjectsAlternate works on the backlogs of several subjects with one handler. An entry that was behind another one comes after the entries
+// that were due before.
+func subjectsAlternate(e *env) {
+	if e.transport != nil {
+		e.t.Skip("a broker delivers in its own order")
+	}
+	const each = 40
+	var list []outbox.Entry
+	for _, subject := range []string{"a", "b", "c"} {
+		for _, entry := range chain(subject, each) {
+			entry.Lane = ""
+			list = append(list, entry)
+		}
+	}
+	e.insert(list...)
+	r := newRecord()
+	e.work(outbox.Config{Handle: slowly(r)})
+	r.await(e.t, 1, ids(list)...)
+	shares := map[string]int{}
+	for n, id := range r.all() {
+		shares[id[:1]]++
+		for _, subject := range []string{"a", "b", "c"} {
+			require.InDelta(e.t, (n+1)/3, shares[subject], 2, "shares after %d works: %v", n+1, shares)
+		}
+	}
 }

@@ -30,6 +30,8 @@ func Run(t *testing.T, s Setup) {
 		"Subject_LowerEntryDies_BlocksAsConfigured":        subjectDies,
 		"Subject_ReplayedEntry_NeverConcurrent":            subjectReplayed,
 		"Subject_SeveralReplayed_InOrder":                  subjectReplayedInOrder,
+		"Subject_LongBacklog_OthersAreServed":              subjectBacklog,
+		"Subject_SeveralBacklogs_TurnsAlternate":           subjectsAlternate,
 		"Lanes_OneHasABacklog_OthersAreServed":             laneBacklog,
 		"Lanes_ManyHaveABacklog_EqualShares":               laneShares,
 		"Lanes_Limited_AtMostThatMany":                     laneLimits,
