@@ -29,7 +29,8 @@ const (
 type DispatcherConfig struct {
 	// Transport sends the ids. Required.
 	Transport Transport
-	// ResendAfter is after how long an id is sent again that no worker has begun. Default 60 s.
+	// ResendAfter is after how long an id is sent again that no worker has begun. The pause doubles each time, up to ten times
+	// ResendAfter. Default 60 s.
 	ResendAfter time.Duration
 	// Component is the name in log lines. Default "outbox".
 	Component string

@@ -65,7 +65,8 @@
 // The table is the truth with every backend. A dispatcher marks due entries as sent and sends their ids; a worker claims the ids it
 // receives in the same way, and acknowledges all of them after the claim. Entries that are finished, claimed, delayed or unknown
 // are ignored. At most 1,000 entries are sent and not begun: a broker delivers in its own order, so the rest waits in the table,
-// where lanes are fair. A broker that loses or repeats everything changes nothing but time.
+// where lanes are fair. An id that no worker begins is sent again after a minute, and then after pauses that double up to ten minutes,
+// so that a broker without a worker gets few copies. A broker that loses or repeats everything changes nothing but time.
 //
 // # Guarantees
 //

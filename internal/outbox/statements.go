@@ -95,12 +95,15 @@ const (
 			e.attempts, e.failures, e.reason, e.created_at, e.due_at $columns
 		FROM (SELECT) AS always LEFT JOIN claimed e ON true $joins`
 
-	// sqlSend marks entries as sent, so that they are due again after $6. At most $7 are sent and not begun: room is how many more
-	// may be.
+	// sqlSend marks entries as sent, so that they are due again after $6. While no worker begins an entry, each pause is twice the one
+	// before, up to 10 times $6; claimed_until is when it was sent first. At most $7 are sent and not begun: room is how many more may
+	// be.
 	sqlSend = `WITH room AS MATERIALIZED (
 			SELECT LEAST($5, GREATEST($7 - count(*), 0)) AS n FROM (SELECT FROM $name WHERE sent AND due_at > now() ORDER BY due_at LIMIT $7) AS sent
 		), picked AS MATERIALIZED ($pick), $order marked AS (
-			UPDATE $name e SET sent = true, due_at = now() + $6::interval
+			UPDATE $name e SET sent = true, claimed_until = CASE WHEN e.sent THEN e.claimed_until ELSE now() END,
+				due_at = now() + CASE WHEN e.sent THEN LEAST($6::interval + GREATEST(now() - GREATEST(e.claimed_until, e.created_at), $6), 10 * $6)
+					ELSE $6 END
 			WHERE e.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NULL)) RETURNING e.id, e.lane, e.partition, e.created_at
 		)
 		SELECT (SELECT n FROM room), $counted, e.id, e.lane, e.partition, e.created_at,

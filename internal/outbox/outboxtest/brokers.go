@@ -128,6 +128,54 @@ func brokerLoses(e *env) {
 	e.settled(0)
 }
 
+// brokerWithoutWorker has ids sent again that no worker begins. The pauses double up to ten times the first one. After a worker
+// has begun the entry, the first pause is the next one.
+func brokerWithoutWorker(e *env) {
+	e.transport = NewBroker(time.Minute) // one that loses ids would make the test wait for an hour
+	const pause, times = 100 * time.Millisecond, 7
+	f, r := e.flaky(), newRecord()
+	f.lose.Store(true)
+	dispatch := func(pause time.Duration) (awaken, stop func()) {
+		d := e.box.NewDispatcher(outbox.DispatcherConfig{Transport: f, ResendAfter: pause})
+		return d.Notify, e.background(d.Run)
+	}
+	begin := time.Now()
+	awaken, stop := dispatch(pause)
+	e.insert(outbox.Entry{ID: "one"})
+	sent := func(times int) {
+		e.t.Helper()
+		e.eventually(func() bool {
+			awaken() // its poll is longer than the pauses
+			return int(f.sent.Load()) >= times
+		}, "the id is sent again")
+	}
+	sent(times)
+	require.GreaterOrEqual(e.t, time.Since(begin), (1+2+4+8+10+10)*pause)
+	stop()
+	due := func(most time.Duration) {
+		e.t.Helper()
+		require.Equal(e.t, 1, e.number(`SELECT count(*) FROM $name WHERE sent AND due_at <= now() + $1::interval`, most))
+	}
+	due(10 * pause)
+
+	before := int(f.sent.Load())
+	f.lose.Store(false)
+	e.exec(`UPDATE $name SET due_at = now(), created_at = now() - interval '5 h'`)
+	awaken, _ = dispatch(time.Hour)
+	_, stop = e.workOn(e.box, outbox.Config{Handle: func(_ context.Context, w outbox.Work) outbox.Result {
+		r.add(w)
+		f.lose.Store(true)
+		return outbox.Later(0)
+	}})
+	r.await(e.t, 1, "one")
+	stop()
+	sent(before + 2)
+	due(time.Hour)
+	e.exec(`UPDATE $name SET due_at = now()`)
+	sent(before + 3)
+	due(2 * time.Hour)
+}
+
 func brokerWindow(e *env) {
 	f := e.flaky()
 	f.lose.Store(true)

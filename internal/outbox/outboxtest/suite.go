@@ -71,6 +71,7 @@ func RunBroker(t *testing.T, s Setup) {
 		"Broker_Unavailable_GoesOn":                   brokerUnavailable,
 		"Broker_MessagesOfNoWork_Acknowledged":        strayMessages,
 		"Broker_LosesEverything_SentAgain":            brokerLoses,
+		"Broker_NoWorker_SentAgainLessAndLess":        brokerWithoutWorker,
 		"Broker_Backlog_HasAWindow":                   brokerWindow,
 		"Broker_MoreThanTheLimitOfALane_WaitsItsTurn": brokerLimit,
 		"Broker_DispatcherDiesAtAnyStep_SentAgain":    dispatcherDies,

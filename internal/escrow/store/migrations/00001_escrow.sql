@@ -98,7 +98,7 @@ CREATE SEQUENCE escrow_outbox_numbers;
 CREATE TABLE escrow_outbox (
     -- Columns that change come first: Postgres logs an update in the same page from the first to the last byte that differs.
     -- A claim changes no column of an index.
-    claimed_until timestamptz NOT NULL DEFAULT '-infinity', -- no other process claims the entry before
+    claimed_until timestamptz NOT NULL DEFAULT '-infinity', -- no other process claims the entry before; of a sent one: when it was sent first
     claim         bigint,                                   -- the number of the latest claim; null: it was settled
     attempts      integer     NOT NULL DEFAULT 0,           -- claims so far, without those that were given back
     failures      integer     NOT NULL DEFAULT 0,           -- claims so far that count towards the maximum
