@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -126,6 +127,28 @@ func brokerLoses(e *env) {
 	f.lose.Store(false)
 	r.await(e.t, 1, ids(list)...)
 	e.settled(0)
+}
+
+// RunDeliveryLimit runs the test of a broker that removes a message by its own limit, after deliveries that were not acknowledged. All
+// transports of the Setup have one queue with such a limit. exceed receives from it, and returns when the broker has removed n messages.
+// The dispatcher sends the ids again, so the limit changes nothing but time.
+func RunDeliveryLimit(t *testing.T, s Setup, exceed func(n int)) {
+	e, r := s.env(t), newRecord()
+	list := entries("a", 20)
+	e.insert(list...)
+	f := e.flaky()
+	stop := e.dispatch(e.box)
+	e.eventually(func() bool { return int(f.sent.Load()) >= len(list) }, "all ids are sent")
+	stop()
+	exceed(int(f.sent.Load()))
+	e.work(outbox.Config{Concurrency: 4, Handle: r.finish})
+	r.await(t, 1, ids(list)...)
+	e.settled(0)
+	for _, entry := range list {
+		works := r.of(entry.ID)
+		require.Len(t, works, 1)
+		require.Equal(t, 1, works[0].Attempts, "a delivery is no attempt")
+	}
 }
 
 // brokerWithoutWorker has ids sent again that no worker begins. The pauses double up to ten times the first one. After a worker

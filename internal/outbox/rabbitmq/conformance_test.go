@@ -51,6 +51,38 @@ func TestOutbox_Conforms(t *testing.T) {
 	outboxtest.RunBroker(t, outboxtest.Setup{Table: outbox.Table{Name: "works"}, Transport: opener()})
 }
 
+// An operator's policy may set a delivery limit, and RabbitMQ 4 has one by default.
+func TestOutbox_DeliveryLimitOfTheQueue_WorkedOff(t *testing.T) {
+	t.Parallel()
+	name := "relay-" + uuid.NewString()
+	conn, err := amqp.Dial(testrabbitmq.URL(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	channel, err := conn.Channel()
+	require.NoError(t, err)
+	removed, err := channel.QueueDeclare("removed-"+name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	require.NoError(t, err)
+	testrabbitmq.Control(t, "set_policy", name, "^"+name+"$", `{"delivery-limit":1,"dead-letter-exchange":"","dead-letter-routing-key":"`+removed.Name+`"}`)
+	s := outboxtest.Setup{Table: outbox.Table{Name: "works"}, Transport: func(t testing.TB) outbox.Transport {
+		return open(t, testrabbitmq.URL(t)+"?queue="+name)
+	}}
+	outboxtest.RunDeliveryLimit(t, s, func(n int) {
+		require.Eventually(t, func() bool {
+			for {
+				d, waiting, err := channel.Get(name, false)
+				require.NoError(t, err)
+				if !waiting {
+					break
+				}
+				require.NoError(t, d.Nack(false, true))
+			}
+			removed, err := channel.QueueDeclarePassive(removed.Name, true, false, false, false, nil)
+			require.NoError(t, err)
+			return removed.Messages >= n
+		}, 2*time.Minute, 10*time.Millisecond)
+	})
+}
+
 func TestReceive_QueueDeleted_NamesTheCauseAndGoesOn(t *testing.T) {
 	t.Parallel()
 	name := "relay-" + uuid.NewString()

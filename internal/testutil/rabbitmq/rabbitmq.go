@@ -62,6 +62,20 @@ func URL(t testing.TB) string {
 	return shared.node.url()
 }
 
+// Control runs a command of rabbitmqctl on the server of URL, such as set_policy.
+func Control(t testing.TB, args ...string) {
+	t.Helper()
+	URL(t)
+	n := shared.node
+	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(n.program), "rabbitmqctl"), args...)
+	cmd.Dir, cmd.Env = n.folder.Path, n.environment()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("rabbitmqctl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
 // errNotInstalled means that there is no RabbitMQ on this machine.
 var errNotInstalled = errors.New("RabbitMQ is needed for this test: `apt-get install rabbitmq-server`, or scripts/setup.sh")
 
