@@ -201,7 +201,7 @@ func subjectReplayedInOrder(e *env) {
 // subjectBacklog inserts entries of a lane behind the backlog of one subject. With one handler each claim has room for one or two
 // entries, and the backlog does not take all of them: it is set aside, at least 256 entries by each claim.
 func subjectBacklog(e *env) {
-	const all, most = 3000, 60
+	const all, most = 3000, 100
 	e.insert(chain("s", all)...)
 	others := entries("s", 3)
 	for i := range others {
