@@ -143,8 +143,10 @@ func addresses(list [][]byte) string {
 	return strings.Join(text, ",")
 }
 
-// watcherLease is the lease in the row of a chain.
-var watcherLease = lease.Table{Name: "escrow_chains", Key: []string{"chain_id"}, Holder: "watcher", Until: "watcher_until", Epoch: "epoch"}
+// watcherLease is the lease in the row of a chain. The advisory lock is the documents' one.
+var watcherLease = lease.Table{
+	Name: "escrow_chains", Key: []string{"chain_id"}, Holder: "watcher", Until: "watcher_until", Epoch: "epoch", Advisory: 999999,
+}
 
 // WatcherLease returns the lease of the process that reads the chain. No process is elected before the chain is registered.
 func (s *Store) WatcherLease() lease.Row { return watcherLease.Row(s.db, int64(s.cfg.ChainID)) }

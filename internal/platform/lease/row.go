@@ -18,6 +18,10 @@ type Table struct {
 	Holder string   // text NOT NULL, '' while the lease is free
 	Until  string   // timestamptz NOT NULL, at first '-infinity'
 	Epoch  string   // bigint NOT NULL, at first 0
+	// Advisory is the first key of an advisory lock that an election takes in its transaction, for programs that know such a lock only.
+	// The second one is the row's first key, an integer, modulo 2^31. While another transaction has the lock, no process is elected.
+	// Default 0: none.
+	Advisory int32
 }
 
 // Row is a lease. It is safe for concurrent use, by any number of processes.
@@ -39,11 +43,15 @@ func (t Table) Row(db *pgxpool.Pool, key ...any) Row {
 		}
 		return strings.Join(columns, " AND ")
 	}
+	advisory := ""
+	if t.Advisory != 0 {
+		advisory = fmt.Sprintf(" AND pg_try_advisory_xact_lock(%d, (%s %% 2147483648)::int)", t.Advisory, t.Key[0])
+	}
 	return Row{
 		db: db, name: fmt.Sprintf("%s %v", t.Name, key), key: key,
 		elect: fmt.Sprintf(`UPDATE %[1]s SET %[2]s = $1, %[3]s = now() + $2::interval, %[4]s = %[4]s + 1
-			WHERE (%[2]s = $1 AND $3::interval = '0' OR %[3]s < now() - $3::interval) AND %[5]s RETURNING %[4]s`,
-			t.Name, t.Holder, t.Until, t.Epoch, where(4)),
+			WHERE (%[2]s = $1 AND $3::interval = '0' OR %[3]s < now() - $3::interval) AND %[5]s%[6]s RETURNING %[4]s`,
+			t.Name, t.Holder, t.Until, t.Epoch, where(4), advisory),
 		renew: fmt.Sprintf(`UPDATE %s SET %s = now() + $3::interval WHERE %s = $1 AND %s = $2 AND %s`,
 			t.Name, t.Until, t.Holder, t.Epoch, where(4)),
 		release: fmt.Sprintf(`UPDATE %[1]s SET %[2]s = '', %[3]s = now() WHERE %[2]s = $1 AND %[4]s`,

@@ -38,6 +38,7 @@ func Run(t *testing.T, open func(*testing.T) Subject) {
 		{"Elect_Concurrent_ElectsOne", electConcurrent},
 		{"Elect_StoodBack_WaitsUntilFree", electStoodBack},
 		{"Elect_NoRow_Fails", electNoRow},
+		{"Elect_AdvisoryLockTaken_Fails", electAdvisory},
 		{"Renew_OwnEpoch_MovesTheEnd", renewOwn},
 		{"Renew_ExpiredUntouched_KeepsTheEpoch", renewExpired},
 		{"Renew_AnotherElection_Fails", renewLost},
@@ -181,6 +182,21 @@ func electExpired(k *kit) {
 	require.False(k, held)
 	require.EqualValues(k, 2, k.elect(k.row, "b", 0))
 	k.refuse(k.row, "a", 0)
+}
+
+// A table without an advisory lock has nothing to check.
+func electAdvisory(k *kit) {
+	if k.Table.Advisory == 0 {
+		return
+	}
+	tx, err := k.DB.Begin(k.Context())
+	require.NoError(k, err)
+	_, err = tx.Exec(k.Context(), "SELECT pg_advisory_xact_lock($1, $2)", k.Table.Advisory, k.Row[0])
+	require.NoError(k, err)
+	k.refuse(k.row, "a", 0)
+	require.EqualValues(k, 1, k.elect(k.Table.Row(k.DB, k.Other...), "a", 0), "the lock is of one row")
+	require.NoError(k, tx.Rollback(k.Context()))
+	require.EqualValues(k, 1, k.elect(k.row, "a", 0))
 }
 
 func electConcurrent(k *kit) {
