@@ -26,6 +26,8 @@ type lists struct {
 	topics []common.Hash
 	// contracts returns the factories and escrows, for endpoints that need them in a query.
 	contracts func() []common.Address
+	// turned is called after each query; nil for nothing.
+	turned func()
 
 	mu     sync.Mutex
 	limits map[string]*limits // by endpoint
@@ -101,6 +103,9 @@ func (l *lists) read(ctx context.Context, endpoint string, from, to uint64) ([]e
 	for at := from; at <= to; {
 		n := min(l.of(endpoint).span, to-at+1)
 		logs, err := l.query(ctx, endpoint, at, at+n-1)
+		if l.turned != nil {
+			l.turned()
+		}
 		limit, tooLarge := errors.AsType[*evm.LogsLimitError](err)
 		switch {
 		case tooLarge && l.refused(n, limit):

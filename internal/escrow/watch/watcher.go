@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -58,6 +59,9 @@ type Watcher struct {
 	mu      sync.Mutex
 	escrows map[common.Address]struct{} // that are on the chain
 	problem error                       // of the last round
+
+	turned  atomic.Int64 // Unix nanoseconds
+	leading atomic.Bool
 }
 
 // New returns a Watcher.
@@ -71,7 +75,7 @@ func New(cfg Config) *Watcher {
 		lease: lease.New(lease.Config{Row: cfg.Store.WatcherLease(), Holder: holder, Interval: cfg.Interval}),
 	}
 	w.confirm = &confirmer{
-		lists: &lists{client: cfg.Client, topics: cfg.Events.Topics(), contracts: w.contracts},
+		lists: &lists{client: cfg.Client, topics: cfg.Events.Topics(), contracts: w.contracts, turned: w.turns},
 		alone: cfg.Alone, metrics: newMetrics(cfg.Registerer), log: w.log,
 	}
 	return w
@@ -112,13 +116,14 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		w.turn(ctx)
+		w.progress()
 		select {
 		case <-ctx.Done():
-			if w.lease.Held() {
-				if err := w.lease.Release(ctx); err != nil {
-					w.log.Warn("lease not released: it expires by itself", "err", err)
-				}
+			// Also a lease that was dropped, because the stop has interrupted a step, may be this process's.
+			if err := w.lease.Release(ctx); err != nil {
+				w.log.Warn("lease not released: it expires by itself", "err", err)
 			}
+			w.progress()
 			return nil
 		case <-ticker.C:
 		}
@@ -177,6 +182,7 @@ func (w *Watcher) begin(ctx context.Context) error {
 	w.escrows = escrows
 	w.mu.Unlock()
 	w.chain, w.violations = chain, 0
+	w.progress()
 	w.log.Info("elected to read the chain", "epoch", w.lease.Epoch(), "cursor", chain.Cursor.Number, "final", chain.Final.Number, "escrows", len(list))
 	return nil
 }
@@ -256,6 +262,7 @@ func (w *Watcher) step(ctx context.Context, from, to uint64, final events.Block)
 		return err
 	}
 	w.chain.Cursor, w.chain.Final = step.To, final
+	w.progress()
 	w.log.Debug("blocks stored", "from", from, "to", to, "messages", len(messages))
 	return nil
 }
