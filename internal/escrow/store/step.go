@@ -51,6 +51,9 @@ func (s *Store) Commit(ctx context.Context, step Step) (messages []*events.Messa
 	if err != nil {
 		return nil, fmt.Errorf("store blocks %d to %d of chain %d: %w", step.From.Number, step.To.Number, s.cfg.ChainID, err)
 	}
+	if s.cfg.Stored != nil && len(messages) > 0 {
+		s.cfg.Stored()
+	}
 	return messages, nil
 }
 

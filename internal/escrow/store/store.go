@@ -62,12 +62,14 @@ var (
 	ErrFinality = errors.New("a final block has changed")
 )
 
-// Config configures a Store. All fields are required.
+// Config configures a Store. Fields without a default are required.
 type Config struct {
 	ChainID uint64 // below 2^63
 	Events  *events.Set
 	// Targets are the names of the targets that get the messages.
 	Targets []string
+	// Stored is called after each step with messages, and must not block. Default: nothing.
+	Stored func()
 }
 
 // Store is the database of one chain. It is safe for concurrent use.
@@ -101,38 +103,47 @@ func (e *SettingsError) Error() string {
 
 // Register stores the settings of a chain at its first start. Afterwards it returns a *SettingsError for each that differs, joined.
 func (s *Store) Register(ctx context.Context, given Settings) error {
-	factories := slices.SortedFunc(slices.Values(given.Factories), common.Address.Cmp)
-	raw := make([][]byte, len(factories))
-	for i, f := range factories {
-		raw[i] = f[:]
-	}
-	var stored struct {
-		factories [][]byte
-		start     uint64
-		events    string
-	}
-	err := postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `INSERT INTO escrow_chains (chain_id, factories, start_block, events) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
-			int64(s.cfg.ChainID), raw, int64(given.StartBlock), s.cfg.Events.String())
-		if err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, `SELECT factories, start_block, events FROM escrow_chains WHERE chain_id = $1`, int64(s.cfg.ChainID)).
-			Scan(&stored.factories, &stored.start, &stored.events)
-	})
+	_, err := s.db.Exec(ctx, `INSERT INTO escrow_chains (chain_id, factories, start_block, events) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+		int64(s.cfg.ChainID), given.factories(), int64(given.StartBlock), s.cfg.Events.String())
 	if err != nil {
 		return fmt.Errorf("register chain %d: %w", s.cfg.ChainID, err)
 	}
+	_, err = s.Registered(ctx, given)
+	return err
+}
+
+// Registered reports whether the chain was registered before, and returns a *SettingsError for each setting that differs, joined.
+func (s *Store) Registered(ctx context.Context, given Settings) (registered bool, err error) {
+	var factories [][]byte
+	var start uint64
+	var set string
+	err = s.db.QueryRow(ctx, `SELECT factories, start_block, events FROM escrow_chains WHERE chain_id = $1`, int64(s.cfg.ChainID)).Scan(&factories, &start, &set)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the settings of chain %d: %w", s.cfg.ChainID, err)
+	}
 	var errs []error
-	compare := func(setting, have, want string) {
-		if have != want {
-			errs = append(errs, &SettingsError{setting, have, want})
+	compare := func(setting, stored, given string) {
+		if stored != given {
+			errs = append(errs, &SettingsError{setting, stored, given})
 		}
 	}
-	compare("FACTORY_ADDRESS", addresses(stored.factories), addresses(raw))
-	compare("START_BLOCK", fmt.Sprint(stored.start), fmt.Sprint(given.StartBlock))
-	compare("ESCROW_EVENTS", stored.events, s.cfg.Events.String())
-	return errors.Join(errs...)
+	compare("FACTORY_ADDRESS", addresses(factories), addresses(given.factories()))
+	compare("START_BLOCK", fmt.Sprint(start), fmt.Sprint(given.StartBlock))
+	compare("ESCROW_EVENTS", set, s.cfg.Events.String())
+	return true, errors.Join(errs...)
+}
+
+// factories returns the addresses in the order in which they are stored, each once.
+func (s Settings) factories() [][]byte {
+	sorted := slices.Compact(slices.SortedFunc(slices.Values(s.Factories), common.Address.Cmp))
+	raw := make([][]byte, len(sorted))
+	for i, f := range sorted {
+		raw[i] = f[:]
+	}
+	return raw
 }
 
 func addresses(list [][]byte) string {

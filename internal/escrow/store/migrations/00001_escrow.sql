@@ -91,6 +91,22 @@ CREATE TABLE escrow_parked (
     PRIMARY KEY (chain_id, block_number, event_id)
 );
 
+-- The running instances of each chain.
+CREATE TABLE relayer_instances (
+    chain_id         bigint      NOT NULL,
+    instance_id      text        COLLATE "C" NOT NULL,
+    run              text        NOT NULL, -- of the process: a later one under the same id replaces it
+    started_at       timestamptz NOT NULL DEFAULT now(),
+    heartbeat_at     timestamptz NOT NULL DEFAULT now(), -- written only while the loops of the process turn
+    version          text        NOT NULL,
+    host             text        NOT NULL,
+    pid              bigint      NOT NULL,
+    partition_number integer,              -- null: it publishes all partitions
+    total_partitions integer,
+    is_leader        boolean     NOT NULL DEFAULT false, -- it has the watcher's lease
+    PRIMARY KEY (chain_id, instance_id)
+);
+
 -- Numbers of entries and of claims.
 CREATE SEQUENCE escrow_outbox_numbers;
 
@@ -136,7 +152,7 @@ CREATE INDEX escrow_outbox_sent ON escrow_outbox (due_at) WHERE sent;
 
 -- +goose Down
 
-DROP TABLE escrow_outbox, escrow_parked, processed_events;
+DROP TABLE escrow_outbox, relayer_instances, escrow_parked, processed_events;
 DROP SEQUENCE escrow_outbox_numbers;
 DROP VIEW escrow_registry;
 DROP TABLE escrow_accounts, escrow_blocks, escrow_chains;

@@ -1,0 +1,90 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Overview is the state of a chain for metrics and operators.
+type Overview struct {
+	Chain
+	// Blocks is how many blocks were processed, and Repeated how many logs were met again from the same block, since the first start.
+	Blocks, Repeated uint64
+	// Watched reports that a process has the watcher's lease.
+	Watched bool
+	// CursorAge is the age of the cursor's block by the database's clock, 0 before the first.
+	CursorAge time.Duration
+	Instances []Instance
+}
+
+// Lag returns how many final blocks are not stored yet.
+func (o Overview) Lag() uint64 {
+	if o.Final.Number < o.Cursor.Number {
+		return 0
+	}
+	return o.Final.Number - o.Cursor.Number
+}
+
+// Overview returns the state of the chain.
+func (s *Store) Overview(ctx context.Context) (o Overview, err error) {
+	if o.Chain, err = s.Chain(ctx); err != nil {
+		return Overview{}, err
+	}
+	err = s.db.QueryRow(ctx, `SELECT blocks, repeated, watcher <> '' AND watcher_until > now(), GREATEST(coalesce(now() - cursor_time, '0'), '0')
+		FROM escrow_chains WHERE chain_id = $1`, int64(s.cfg.ChainID)).Scan(&o.Blocks, &o.Repeated, &o.Watched, &o.CursorAge)
+	if err != nil {
+		return Overview{}, fmt.Errorf("read chain %d: %w", s.cfg.ChainID, err)
+	}
+	if o.Instances, err = s.Instances(ctx); err != nil {
+		return Overview{}, err
+	}
+	return o, nil
+}
+
+// MaxParked is the highest number of parked logs in [Totals]. It means at least that many.
+const MaxParked = 10_000
+
+// Totals are numbers that cost more than an [Overview].
+type Totals struct {
+	Registered int // escrows on the chain
+	Monitored  int // of them, those that are neither released nor refunded
+	Parked     int // at most MaxParked
+	// Oldest is the age of the oldest message that is due, by partition, or of one behind a dead letter if none is. Partitions without
+	// one are missing.
+	Oldest map[int]time.Duration
+}
+
+// Totals counts what is stored of the chain. Its cost grows with the number of escrows.
+func (s *Store) Totals(ctx context.Context) (t Totals, err error) {
+	chain := int64(s.cfg.ChainID)
+	var batch pgx.Batch
+	batch.Queue(`SELECT count(*), count(*) FILTER (WHERE state NOT IN ('released', 'refunded')) FROM escrow_accounts WHERE chain_id = $1 AND created IS NOT NULL`, chain).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&t.Registered, &t.Monitored) })
+	batch.Queue(`SELECT count(*) FROM (SELECT FROM escrow_parked WHERE chain_id = $1 LIMIT $2) AS parked`, chain, MaxParked).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&t.Parked) })
+	// One entry of each partition, the first by due_at, is read from the index. The lanes of the chain begin with its id.
+	batch.Queue(`WITH RECURSIVE found AS (
+			(SELECT e.partition, e.lane, e.created_at FROM escrow_outbox e WHERE e.state = 'waiting' ORDER BY e.partition, e.lane, e.due_at LIMIT 1)
+		UNION ALL
+			SELECT n.* FROM found f CROSS JOIN LATERAL (SELECT e.partition, e.lane, e.created_at FROM escrow_outbox e
+				WHERE e.state = 'waiting' AND (e.partition, e.lane) > (f.partition, f.lane) ORDER BY e.partition, e.lane, e.due_at LIMIT 1) AS n
+		)
+		SELECT partition, GREATEST(now() - min(created_at), '0') FROM found WHERE split_part(lane, '/', 1) = $1::text GROUP BY partition`, fmt.Sprint(chain)).
+		Query(func(rows pgx.Rows) error {
+			t.Oldest = map[int]time.Duration{}
+			var partition int
+			var age time.Duration
+			_, err := pgx.ForEachRow(rows, []any{&partition, &age}, func() error {
+				t.Oldest[partition] = age
+				return nil
+			})
+			return err
+		})
+	if err := s.db.SendBatch(ctx, &batch).Close(); err != nil {
+		return Totals{}, fmt.Errorf("count what is stored of chain %d: %w", s.cfg.ChainID, err)
+	}
+	return t, nil
+}
