@@ -1,0 +1,130 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+)
+
+const (
+	// startPause is the pause between two looks at the nodes during a start.
+	startPause = time.Second
+	// stragglers is how much longer than the first endpoint others may take to report their chain.
+	stragglers = 2 * time.Second
+)
+
+// Start is what the nodes must have before a chain is read for the first time.
+type Start struct {
+	Client     *evm.Client
+	Factories  []common.Address
+	StartBlock uint64
+	// Alone is that of a Config.
+	Alone bool
+	// Waiting is called with each cause of waiting, for pages that strangers may read.
+	Waiting func(string)
+	Logger  *slog.Logger
+}
+
+// Await returns nil once an endpoint has the chain and the start block, and the factories are contracts. It returns an error if all
+// endpoints have another chain, or if two have no code for a factory, or one if no other is configured. While no endpoint answers, or the
+// chain is shorter, it waits.
+func (s Start) Await(ctx context.Context) error {
+	var last string
+	for {
+		waiting, err := s.look(ctx)
+		if err != nil || waiting == "" {
+			return err
+		}
+		if waiting != last {
+			s.Logger.Warn("waiting for the nodes", "component", "watcher", "cause", waiting)
+		}
+		last = waiting
+		s.Waiting(waiting)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(startPause):
+		}
+	}
+}
+
+// CheckChain returns an error once all endpoints have another chain. It returns nil once one has the chain, or if ctx ends. It is for a
+// chain that was read before: its other instances, and the messages that are stored, do not depend on the nodes.
+func (s Start) CheckChain(ctx context.Context) error {
+	for {
+		right, err := s.rightChain(ctx)
+		if err != nil || right {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(startPause):
+		}
+	}
+}
+
+// rightChain reports whether an endpoint has the chain.
+func (s Start) rightChain(ctx context.Context) (bool, error) {
+	var wrong []error
+	anchors := s.Client.Anchors(ctx, 0, stragglers)
+	for _, a := range anchors {
+		if a.Err == nil {
+			return true, nil
+		}
+		if e, ok := errors.AsType[*evm.WrongChainError](a.Err); ok {
+			wrong = append(wrong, e)
+		}
+	}
+	if len(wrong) == len(anchors) {
+		return false, fmt.Errorf("no endpoint has the chain of CHAIN_ID, %d: correct it, or RPC_URL: %w", s.Client.ChainID(), errors.Join(wrong...))
+	}
+	return false, nil
+}
+
+// look returns what has to be waited for; "" for nothing.
+func (s Start) look(ctx context.Context) (waiting string, err error) {
+	right, err := s.rightChain(ctx)
+	if err != nil {
+		return "", err
+	}
+	if !right {
+		return "no endpoint answers", nil
+	}
+	var head uint64
+	names := s.Client.Endpoints("eth_getBlockByNumber")
+	for _, name := range names {
+		if h, _, err := s.Client.FinalOf(ctx, name, evm.Finality{}); err == nil {
+			head = max(head, h.Number)
+		}
+	}
+	if head < s.StartBlock {
+		return fmt.Sprintf("the start block %d is after the newest block %d", s.StartBlock, head), nil
+	}
+	for _, factory := range s.Factories {
+		var with, without int
+		for _, name := range names {
+			switch has, err := s.Client.HasCode(ctx, name, factory); {
+			case err != nil:
+			case has:
+				with++
+			default:
+				without++
+			}
+		}
+		switch {
+		case with > 0:
+		case without > 1 || without == 1 && s.Alone:
+			return "", fmt.Errorf("the factory %s has no code at %d endpoints: correct FACTORY_ADDRESS, or CHAIN_ID and RPC_URL", factory, without)
+		default:
+			return fmt.Sprintf("too few endpoints answer whether %s is a contract", factory), nil
+		}
+	}
+	return "", nil
+}
