@@ -154,7 +154,7 @@ func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) error {
 // start opens a consumer's parts and starts its stages.
 func (c *consumerCmd) start(p *process.Process) error {
 	// HTTP stays up until the taken entries are done, so that the end can be observed.
-	if err := p.ServeHealth(c.Listen); err != nil {
+	if err := p.ServeHealth(c.Listen, nil); err != nil {
 		return err
 	}
 	c.Store.silent, c.Store.lease = c.Silent, max(c.Relayers.lease(), time.Second)

@@ -57,9 +57,12 @@ func (p *Process) Health() Health {
 }
 
 // ServeHealth serves [Process.Health] at /health and /ready, with 503 unless it is ready, and the metrics at /metrics, at a host:port. It
-// takes the place of Serve for a role that serves nothing else.
-func (p *Process) ServeHealth(listen string) error {
+// takes the place of Serve for a role that serves nothing else but some pages, by their patterns.
+func (p *Process) ServeHealth(listen string, pages map[string]http.Handler) error {
 	mux := http.NewServeMux()
+	for pattern, page := range pages {
+		mux.Handle(pattern, page)
+	}
 	mux.HandleFunc("GET /health", p.writeHealth)
 	mux.HandleFunc("GET /ready", p.writeHealth)
 	mux.Handle("GET /metrics", p.Metrics())

@@ -125,6 +125,13 @@ func (p *Process) Stage(name string) {
 	p.Log.Debug("starting", "stage", name)
 }
 
+// Waiting reports the problem that the stage waits for; anyone may read it. It is safe for concurrent use.
+func (p *Process) Waiting(problem string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.problem = problem
+}
+
 func (p *Process) set(stage, problem string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

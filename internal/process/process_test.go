@@ -288,7 +288,7 @@ func TestServeHealth_ReportsStagesAndThenTheRole(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	require.NoError(t, Role{Name: "consumer", Stderr: &out, LimitWarnings: true}.Run(ctx, func(p *Process) error {
-		require.NoError(t, p.ServeHealth("127.0.0.1:0"))
+		require.NoError(t, p.ServeHealth("127.0.0.1:0", nil))
 		get := func(path string) (int, string) {
 			res, err := client.Get("http://" + p.address.String() + path)
 			require.NoError(t, err)
