@@ -29,6 +29,7 @@ type commands struct {
 	Relayer     relayerCmd     `cmd:"" help:"Run a relayer: send transactions with a pool of keys, behind OpenZeppelin Relayer's HTTP API."`
 	API         apiCmd         `cmd:"" name:"api" help:"Run an API: accept clients' transactions, and store and queue them."`
 	Consumer    consumerCmd    `cmd:"" help:"Run a consumer: give queued transactions to the live relayers."`
+	Escrow      escrowCmd      `cmd:"" help:"Run an escrow monitor: read the events of factories and their escrows, and publish them."`
 
 	Status   cli.StatusCmd   `cmd:"" help:"Show who leads, and what the health checks found."`
 	Services cli.ServicesCmd `cmd:"" help:"Read and change the service directory."`

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	}
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
-		for _, prefix := range []string{"ROLLCALL_", "REDIS_", "RELAYER_", "HEALTH_CHECK_", "DATABASE_", "API_", "CLIENT_", "CONSUMER_", "QUEUE_", "OTEL_", "WEBHOOK_"} {
+		for _, prefix := range []string{"ROLLCALL_", "REDIS_", "RELAYER_", "HEALTH_CHECK_", "DATABASE_", "API_", "CLIENT_", "CONSUMER_", "QUEUE_", "OTEL_", "WEBHOOK_",
+			"ESCROW_", "CHAIN_ID", "RPC_", "FACTORY_", "START_BLOCK", "INSTANCE_ID", "PUBSUB_", "PARTITION_", "TOTAL_PARTITIONS", "PORT"} {
 			if strings.HasPrefix(name, prefix) {
 				_ = os.Unsetenv(name)
 			}

@@ -21,8 +21,8 @@ func TestMigrate_DryRunAndRun_BringSchemaUpToDate(t *testing.T) {
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, `Bring it up to date with "rollcall migrate".`)
 
-	require.Regexp(t, `^(\w+_migrations was at version 0 and is at \d+, the newest\n){3}$`, succeed(t, append([]string{"migrate"}, url...)...))
-	require.Regexp(t, `^relayer_migrations is up to date, at version \d+\nrelay_migrations is .*\nrelay_queue_migrations is .*\n$`, succeed(t, append([]string{"migrate"}, url...)...))
+	require.Regexp(t, `^(\w+_migrations was at version 0 and is at \d+, the newest\n){4}$`, succeed(t, append([]string{"migrate"}, url...)...))
+	require.Regexp(t, `^relayer_migrations is up to date, at version \d+\nrelay_migrations is .*\nrelay_queue_migrations is .*\nescrow_migrations is .*\n$`, succeed(t, append([]string{"migrate"}, url...)...))
 	s := read[[]struct{ Was, Is, Newest int64 }](t, append([]string{"migrate", "--dry-run"}, url...)...)[0]
 	require.Equal(t, s.Newest, s.Was)
 	require.Equal(t, s.Newest, s.Is)

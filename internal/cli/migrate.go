@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	dispatchadmin "github.com/rollcall-dev/rollcall/internal/dispatch/admin"
+	escrowstore "github.com/rollcall-dev/rollcall/internal/escrow/store"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
@@ -49,8 +51,8 @@ func (c *MigrateCmd) Run(ctx context.Context, con *Console) error {
 	}
 	defer db.Close()
 	var all []schemaVersion
-	// Relayers and the relay path may share a database. Tables that nothing uses cost nothing.
-	for _, m := range append(admin.Migrations(), dispatchadmin.Migrations()...) {
+	// Relayers, the relay path and the escrow monitor may share a database. Tables that nothing uses cost nothing.
+	for _, m := range slices.Concat(admin.Migrations(), dispatchadmin.Migrations(), []postgres.Migrations{escrowstore.Migrations()}) {
 		s, err := c.migrate(ctx, db, m)
 		if err != nil {
 			for _, done := range all {
