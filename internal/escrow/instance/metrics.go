@@ -20,6 +20,8 @@ type metrics struct {
 	monitored, registered, active        prometheus.Gauge
 	lagBlocks, lagSeconds, halted, parks prometheus.Gauge
 	heartbeats, oldest                   *prometheus.GaugeVec
+
+	shown map[string]bool // the instances with a heartbeat
 }
 
 func newMetrics(reg prometheus.Registerer, leading func() bool) *metrics {
@@ -67,15 +69,21 @@ func (m *metrics) show(o store.Overview) {
 	m.lagBlocks.Set(float64(o.Lag()))
 	m.lagSeconds.Set(o.CursorAge.Seconds())
 	m.halted.Set(number(o.Halted != ""))
-	m.heartbeats.Reset()
-	active := 0
+	active, shown := 0, map[string]bool{}
 	for _, i := range o.Instances {
+		shown[i.ID] = true
 		m.heartbeats.WithLabelValues(i.ID).Set(i.Age.Seconds())
 		if i.Age <= activeAge {
 			active++
 		}
 	}
 	m.active.Set(float64(active))
+	for id := range m.shown {
+		if !shown[id] {
+			m.heartbeats.DeleteLabelValues(id)
+		}
+	}
+	m.shown = shown
 }
 
 // count sets the metrics of totals. A process that knows total partitions reports each of them, whichever it publishes.
