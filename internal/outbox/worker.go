@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
@@ -126,6 +127,7 @@ type Worker struct {
 	outage   *outage
 	receiver *outage
 	handlers context.Context // of all handlers
+	turned   atomic.Int64    // Unix nanoseconds
 
 	acknowledging sync.WaitGroup
 
@@ -154,6 +156,15 @@ func (o *Outbox) NewWorker(cfg Config) (*Worker, error) {
 
 // Health returns nil while the database and the broker answer, and otherwise the cause.
 func (w *Worker) Health() error { return cmp.Or(w.outage.health(), w.receiver.health()) }
+
+// Turned returns when the loop of Run last turned, also if the database did not answer; the zero time before the first turn. An idle
+// worker turns once a second.
+func (w *Worker) Turned() time.Time {
+	if at := w.turned.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
 
 // Wake makes the worker look at the table at once. It never blocks.
 func (w *Worker) Wake() {
@@ -273,6 +284,7 @@ func (w *Worker) drain(ctx context.Context, ended <-chan struct{}) {
 
 // turn runs one turn and starts the claimed entries. more reports that there may be more to claim.
 func (w *Worker) turn(ctx context.Context, claiming bool) (more bool, err error) {
+	w.turned.Store(time.Now().UnixNano())
 	t := turn{lease: w.cfg.Lease, retryFor: w.cfg.RetryFor, allowed: w.allowed, notify: w.cfg.Transport != nil}
 	if claiming && w.cfg.Transport == nil {
 		t.lanes, t.most = w.lanes, w.pool.reserve(chunk)
