@@ -158,7 +158,7 @@ func (e *escrowParts) instance(p *process.Process, watcher *watch.Watcher, publi
 		Store:    e.store,
 		Self:     store.Instance{ID: e.InstanceID, Run: uuid.NewString(), Version: process.Version(), Host: host, PID: os.Getpid(), Total: e.Topic.total, Number: e.Topic.number},
 		Leading:  watcher.Leading,
-		Turned:   map[string]func() time.Time{"watcher": watcher.Turned},
+		Turned:   map[string]func() time.Time{"watcher": watcher.Turned, "publisher": publisher.Turned},
 		Problems: map[string]func() error{"watcher": watcher.Health, "publisher": publisher.Health},
 		Settings: instance.Settings{ChainID: e.Chain.ID, Delivery: e.Chain.Delivery, Finality: e.Chain.Finality, Alone: len(e.Chain.RPCURLs) == 1},
 		Replaced: e.replaced, Lost: databaseLost, Registerer: p.Registry, Logger: p.Log,

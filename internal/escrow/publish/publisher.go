@@ -100,6 +100,9 @@ func New(cfg Config) (*Publisher, error) {
 // Run publishes until ctx ends, and returns nil then.
 func (p *Publisher) Run(ctx context.Context) error { return p.worker.Run(ctx) }
 
+// Turned returns when the loop of Run last turned; the zero time before the first turn.
+func (p *Publisher) Turned() time.Time { return p.worker.Turned() }
+
 // Health returns nil while the database answers and the topic accepts messages, and otherwise the cause.
 func (p *Publisher) Health() error {
 	if p.breaker.State() == gobreaker.StateOpen {

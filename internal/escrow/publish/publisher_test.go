@@ -330,6 +330,23 @@ func TestPublisher_Static_PublishesItsPartitions(t *testing.T) {
 	require.Len(t, f.await(t, 20), 20)
 }
 
+// The loop turns with nothing to do, and without the database.
+func TestPublisher_Idle_Turns(t *testing.T) {
+	t.Parallel()
+	db, f := database(t), newTopic(t)
+	p, _ := start(t, db, f.open(t))
+	turns := func() {
+		t.Helper()
+		before := p.Turned()
+		require.Eventually(t, func() bool { return p.Turned().After(before) }, patience, time.Millisecond)
+	}
+	turns()
+	turns()
+	db.Close()
+	require.Eventually(t, func() bool { return p.Health() != nil }, patience, time.Millisecond)
+	turns()
+}
+
 // Nothing leaves while the chain is halted.
 func TestPublisher_Halted_PublishesNothing(t *testing.T) {
 	t.Parallel()
