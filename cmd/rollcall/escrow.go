@@ -47,7 +47,7 @@ type escrowRunCmd struct {
 // escrowChainFlags are the chain, its nodes, and what is watched.
 type escrowChainFlags struct {
 	ID         uint64   `name:"chain-id" env:"CHAIN_ID" placeholder:"ID" help:"Chain id that every node must report."`
-	RPCURLs    []string `name:"rpc-url" env:"RPC_URL" placeholder:"URL" secret:"" help:"Nodes, the preferred one first: http(s):// or ws(s)://. Two or more, of different providers: a list of logs counts once two have given it, or receipts prove it."`
+	RPCURLs    []string `name:"rpc-url" env:"RPC_URL" placeholder:"URL" secret:"" help:"Nodes, the preferred one first: http(s):// or ws(s)://. Of different providers: two have to agree on each final block, so with three one may be away."`
 	RPCFile    string   `name:"rpc-url-file" env:"RPC_URL_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
 	MaxRPS     []int    `name:"rpc-max-rps" env:"RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second: a number for each node, in their order, or one for all. 0, the default, for any; a lower limit is learned from a node's refusals."`
 	Factories  []string `name:"factory-address" env:"FACTORY_ADDRESS" placeholder:"ADDRESS" help:"Factory contracts whose escrows are watched. Stored at the first start; a start with others is refused."`
