@@ -188,7 +188,7 @@ func (n *escrowNet) awaitSettled() {
 	}, patience, 20*time.Millisecond)
 }
 
-// Escrows are created and settled: the topic gets their events. The process ends on request, hands over, and leaves no row.
+// E2: escrows are created and settled: the topic gets their events. The process ends on request, hands over, and leaves no row.
 func TestEscrow_EscrowsSettle_EventsArrive(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
@@ -223,7 +223,7 @@ func TestEscrow_EscrowsSettle_EventsArrive(t *testing.T) {
 	require.Zero(t, rows)
 }
 
-// Several instances start at once on an empty database, and the one that reads the chain is killed.
+// E2: several instances start at once on an empty database, and the one that reads the chain is killed.
 func TestEscrow_LeaderKilled_AnotherTakesOver(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
@@ -262,7 +262,7 @@ func TestEscrow_LeaderKilled_AnotherTakesOver(t *testing.T) {
 	n.awaitSettled()
 }
 
-// A second process under one id replaces the first, which hands over and ends without an error.
+// E16: a second process under one id replaces the first, which hands over and ends without an error.
 func TestEscrow_SecondProcessUnderOneID_OlderEnds(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
@@ -315,6 +315,7 @@ func TestEscrow_WrongChainAtOneEndpoint_ExcludesIt(t *testing.T) {
 	require.Zero(t, i.stop())
 }
 
+// E5: a start with other settings than the stored ones is refused, with both values.
 func TestEscrow_DifferentSettings_AreRefusedWithBothValues(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
@@ -326,7 +327,7 @@ func TestEscrow_DifferentSettings_AreRefusedWithBothValues(t *testing.T) {
 	require.Contains(t, strings.ToLower(log), strings.ToLower("FACTORY_ADDRESS is "+other.Hex()+","+n.factory.Hex()+", and the database has "+n.factory.Hex()+" from"))
 }
 
-// Nothing wrong is stored at the first start, which the next one would have to repeat.
+// E5: nothing wrong is stored at the first start, which the next one would have to repeat.
 func TestEscrow_FactoryWithoutCode_FailsAndStoresNothing(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
@@ -349,7 +350,7 @@ func TestEscrow_StartBlockAfterHead_WaitsAndReports(t *testing.T) {
 	require.Zero(t, i.stop())
 }
 
-// A process that starts on a halted chain reports it, and publishes nothing.
+// E11: a process that starts on a halted chain reports it, and publishes nothing.
 func TestEscrow_StartsOnHaltedChain_PublishesNothing(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)

@@ -71,7 +71,7 @@ func TestBuiltIn_Topics_AreThoseOfTheContracts(t *testing.T) {
 	}
 }
 
-// The constructor of an escrow emits before its factory does.
+// E6: the constructor of an escrow emits before its factory does.
 func TestMatch_EscrowOfTheSameBlock_Found(t *testing.T) {
 	t.Parallel()
 	logs := []Log{created(t), deployed(t, escrow), approved(t, payer), approved(t, arbiter)}
@@ -120,7 +120,7 @@ func TestMatch_Strangers_AreIgnored(t *testing.T) {
 	}
 }
 
-// A log that does not decode is parked, stops no other, and counts for the ids of the next ones.
+// E7: a log that does not decode is parked, stops no other, and counts for the ids of the next ones.
 func TestMatch_NotDecodable_ParkedAndCounted(t *testing.T) {
 	t.Parallel()
 	dirty := approved(t, payer)

@@ -50,7 +50,7 @@ func (c *consumer) receive(m *Message) {
 	}
 }
 
-// Random chains with reorganizations: a consumer that applies the messages has the events of the chain, whatever happened before.
+// E8 and E9: random chains with reorganizations: a consumer that applies the messages has the events of the chain, whatever happened before.
 func TestLedger_RandomChains_ConsumerHasTheChain(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {

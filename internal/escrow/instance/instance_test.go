@@ -166,6 +166,7 @@ func TestRun_TwoInstances_EachReportsBoth(t *testing.T) {
 	require.Equal(t, "gone/0", r.ids())
 }
 
+// E16: a process whose loop hangs writes no heartbeat until it turns again.
 func TestRun_LoopHangs_WritesNoHeartbeat(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -187,7 +188,7 @@ func TestRun_LoopHangs_WritesNoHeartbeat(t *testing.T) {
 	require.Contains(t, p.log.String(), "heartbeats are written again")
 }
 
-// A process is replaced, also if its loops hang: it reports that once, and leaves the row of the later one.
+// E16: a process is replaced, also if its loops hang: it reports that once, and leaves the row of the later one.
 func TestRun_Replaced_ReportsOnceAndLeavesTheRow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -217,6 +218,7 @@ func TestRun_RowRemoved_WritesItAgain(t *testing.T) {
 	require.Zero(t, p.replaced.Load())
 }
 
+// E15: a process ends if its database stays away, and not before.
 func TestRun_DatabaseAway_FailsAfterTheLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

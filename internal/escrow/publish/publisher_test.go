@@ -208,7 +208,7 @@ func inOrder(t *testing.T, messages []*pubsubpb.PubsubMessage) (again int) {
 	return again
 }
 
-// Two processes share the messages. Those of an escrow come in order, once.
+// E12: two processes share the messages. Those of an escrow come in order, once.
 func TestPublisher_TwoProcesses_EachEscrowInOrderOnce(t *testing.T) {
 	t.Parallel()
 	db, f := database(t), newTopic(t)
@@ -222,7 +222,7 @@ func TestPublisher_TwoProcesses_EachEscrowInOrderOnce(t *testing.T) {
 	require.Len(t, messages, 200)
 }
 
-// A lost answer, and a refused key, repeat a message with the same content, before the next one of its escrow.
+// E13: a lost answer, and a refused key, repeat a message with the same content, before the next one of its escrow.
 func TestPublisher_AnswersLost_RepeatsIdentically(t *testing.T) {
 	t.Parallel()
 	db, f := database(t), newTopic(t)
@@ -251,7 +251,7 @@ func TestPublisher_AnswersLost_RepeatsIdentically(t *testing.T) {
 	require.Equal(t, 5, inOrder(t, messages))
 }
 
-// A message that the topic refuses for good holds back its escrow alone, until an operator replays it.
+// E14: a message that the topic refuses for good holds back its escrow alone, until an operator replays it.
 func TestPublisher_RefusedForGood_HoldsBackItsEscrow(t *testing.T) {
 	t.Parallel()
 	db, f := database(t), newTopic(t)
@@ -280,7 +280,7 @@ func TestPublisher_RefusedForGood_HoldsBackItsEscrow(t *testing.T) {
 	require.Zero(t, inOrder(t, f.await(t, 9)))
 }
 
-// A process whose topic is away gives back what it has claimed, and another one publishes it.
+// E15: a process whose topic is away gives back what it has claimed, and another one publishes it.
 func TestPublisher_TopicAwayAtOneProcess_OthersPublish(t *testing.T) {
 	t.Parallel()
 	db, f, broken := database(t), newTopic(t), newTopic(t)
@@ -307,7 +307,7 @@ func TestPublisher_EmulatorLosesTopic_CreatesItAgain(t *testing.T) {
 	require.Zero(t, inOrder(t, f.await(t, 6)))
 }
 
-// Static partitions: a process claims its own alone.
+// E12: static partitions: a process claims its own alone.
 func TestPublisher_Static_PublishesItsPartitions(t *testing.T) {
 	t.Parallel()
 	db, f := database(t), newTopic(t)
@@ -347,7 +347,7 @@ func TestPublisher_Idle_Turns(t *testing.T) {
 	turns()
 }
 
-// Nothing leaves while the chain is halted.
+// E11: nothing leaves while the chain is halted.
 func TestPublisher_Halted_PublishesNothing(t *testing.T) {
 	t.Parallel()
 	db, f := database(t), newTopic(t)

@@ -10,6 +10,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
+// E2: the lease in the row of a chain is one of the kit.
 func TestWatcherLease_Conforms(t *testing.T) {
 	t.Parallel()
 	leasetest.Run(t, func(t *testing.T) leasetest.Subject {

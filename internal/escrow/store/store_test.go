@@ -185,7 +185,7 @@ func TestCommit_Life_MessagesAndRegistry(t *testing.T) {
 	require.Equal(t, 0, f.count(`SELECT count(*) FROM processed_events WHERE status = 'pending'`))
 }
 
-// A retracted creation takes the escrow from the registry, and its sequence goes on when it is created again.
+// E9: a retracted creation takes the escrow from the registry, and its sequence goes on when it is created again.
 func TestCommit_CreationRemoved_EscrowIsNotRegistered(t *testing.T) {
 	f := setup(t)
 	escrow := common.Address{0xe5}
@@ -244,6 +244,7 @@ func TestCommit_AnotherProcess_IsFenced(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// E1: no step of a halted chain is stored.
 func TestCommit_Halted_StoresNothing(t *testing.T) {
 	f := setup(t)
 	require.NoError(t, f.Halt(t.Context(), "block 7 is 0xa and was 0xb"))
@@ -253,7 +254,7 @@ func TestCommit_Halted_StoresNothing(t *testing.T) {
 	require.ErrorContains(t, err, "block 7 is 0xa and was 0xb")
 }
 
-// A claim finds whether the chain of its message is halted.
+// E11: a claim finds whether the chain of its message is halted.
 func TestOutbox_Claim_ReadsTheHalt(t *testing.T) {
 	f := setup(t)
 	b1 := block(1, 0)
@@ -293,6 +294,7 @@ func TestOutbox_Claim_ReadsTheHalt(t *testing.T) {
 	}
 }
 
+// E10: a step that contradicts the final block is refused.
 func TestCommit_FinalBlockChanged_Refused(t *testing.T) {
 	f := setup(t)
 	b1, b2, b3 := block(1, 0), block(2, 0), block(3, 0)
@@ -309,6 +311,7 @@ func TestCommit_FinalBlockChanged_Refused(t *testing.T) {
 	require.Equal(t, b2.Number, chain.Final.Number)
 }
 
+// E7: a parked log is stored with its bytes, beside the events of its block.
 func TestCommit_NotDecodable_Parked(t *testing.T) {
 	f := setup(t)
 	escrow := common.Address{0xe5}
@@ -327,6 +330,7 @@ func TestCommit_NotDecodable_Parked(t *testing.T) {
 	require.Zero(t, f.count(`SELECT count(*) FROM escrow_parked`))
 }
 
+// E5: a start with other settings than the stored ones is refused.
 func TestRegister_OtherSettings_Refused(t *testing.T) {
 	f := setup(t)
 	require.NoError(t, f.Register(t.Context(), store.Settings{Factories: []common.Address{factory}, StartBlock: 1}))
@@ -336,7 +340,7 @@ func TestRegister_OtherSettings_Refused(t *testing.T) {
 	require.NotContains(t, err.Error(), "ESCROW_EVENTS")
 }
 
-// Random chains with reorganizations, read by processes that stop at any step: the messages of the outbox are those of a ledger in memory
+// E8: random chains with reorganizations, read by processes that stop at any step: the messages of the outbox are those of a ledger in memory
 // that sees the same chain.
 func TestCommit_RandomChains_LikeTheLedger(t *testing.T) {
 	f := setup(t)

@@ -167,7 +167,7 @@ var lies = map[string]proxy.Rule{
 	"truncated":      {Fault: proxy.Fault{Kind: proxy.Truncate}},
 }
 
-// E2: whatever one of several endpoints answers, the logs are those of the chain.
+// E3: whatever one of several endpoints answers, the logs are those of the chain.
 func TestConfirm_OneEndpointLies_LogsAreTrue(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, 2)
@@ -186,7 +186,7 @@ func TestConfirm_OneEndpointLies_LogsAreTrue(t *testing.T) {
 	}
 }
 
-// The only endpoint proves its lists by receipts.
+// E3: the only endpoint proves its lists by receipts.
 func TestConfirm_SingleEndpointLies_ReceiptsProve(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, 1)
@@ -200,7 +200,7 @@ func TestConfirm_SingleEndpointLies_ReceiptsProve(t *testing.T) {
 	}
 }
 
-// Receipts that are false prove nothing, so nothing is believed.
+// E3: receipts that are false prove nothing, so nothing is believed.
 func TestConfirm_ListAndReceiptsLie_Unconfirmed(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, 2)
@@ -222,7 +222,7 @@ func TestConfirm_ListAndReceiptsLie_Unconfirmed(t *testing.T) {
 	require.Equal(t, f.want(1, f.head), got(logs))
 }
 
-// Limits of providers cost queries, and no logs.
+// E4: limits of providers cost queries, and no logs.
 func TestConfirm_Limits_AllLogs(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, 2)

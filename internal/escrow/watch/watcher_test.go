@@ -178,7 +178,7 @@ func (m *monitor) requireChain(upto uint64) {
 	require.Equal(m.t, want, got)
 }
 
-// Several processes share a chain, and each stops in turn: the messages are the chain's.
+// E4: several processes share a chain, and each stops in turn: the messages are the chain's.
 func TestWatcher_ProcessesStopInTurn_NothingIsMissed(t *testing.T) {
 	t.Parallel()
 	m := newMonitor(t, 2)
@@ -199,7 +199,7 @@ func TestWatcher_ProcessesStopInTurn_NothingIsMissed(t *testing.T) {
 	m.requireChain(upto)
 }
 
-// One endpoint fails or lies, whichever it is: the messages are the chain's.
+// E4: one endpoint fails or lies, whichever it is: the messages are the chain's.
 func TestWatcher_OneEndpointFaulty_MessagesAreTheChains(t *testing.T) {
 	t.Parallel()
 	m := newMonitor(t, 2)
@@ -220,7 +220,7 @@ func TestWatcher_OneEndpointFaulty_MessagesAreTheChains(t *testing.T) {
 	m.requireChain(m.head() - 3)
 }
 
-// The chain contradicts a final block at all endpoints: it is halted, and nothing more is stored.
+// E10: the chain contradicts a final block at all endpoints: it is halted, and nothing more is stored.
 func TestWatcher_FinalBlockChanges_Halts(t *testing.T) {
 	t.Parallel()
 	m := newMonitor(t, 2)
