@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"net"
 	"net/http"
 	"os/exec"
 	"strings"
@@ -331,7 +332,7 @@ func TestEscrow_DifferentSettings_AreRefusedWithBothValues(t *testing.T) {
 func TestEscrow_FactoryWithoutCode_FailsAndStoresNothing(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
-	require.Contains(t, n.fails("--factory-address", common.Address{1}.Hex()), "has no code at 2 endpoints")
+	require.Contains(t, n.fails("--factory-address", common.Address{1}.Hex()), "has no code at 127.0.0.1:")
 	require.Zero(t, n.start("one").await(t).stop())
 }
 
@@ -378,9 +379,42 @@ func TestEscrow_StaticPartitions_ShareTheEscrows(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
 	n.settle(3)
-	for i := range 2 {
-		n.start(fmt.Sprint("escrow-", i), "--partition-number", fmt.Sprint(i), "--total-partitions", "2").await(t)
+	var instances [2]*escrowInstance
+	for i := range instances {
+		instances[i] = n.start(fmt.Sprint("escrow-", i), "--partition-number", fmt.Sprint(i), "--total-partitions", "2").await(t)
 	}
+	n.awaitSettled()
+	var want [2]int
+	for escrow, messages := range n.messages() {
+		want[events.Partition(escrow)%2] += len(messages)
+	}
+	for i, at := range instances {
+		require.Eventually(t, func() bool {
+			_, metrics := fetch(t, "http://"+at.http+"/metrics")
+			return strings.Contains(metrics, fmt.Sprintf("\nrelayer_events_published %d\n", want[i]))
+		}, patience, 20*time.Millisecond)
+	}
+}
+
+// The topic answers nothing, and a request is in flight: the process hands over and ends in time.
+func TestEscrow_TopicHangs_StopsInTime(t *testing.T) {
+	t.Parallel()
+	n := newEscrowNet(t)
+	n.settle(1)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, silent.Close()) })
+	i := n.start("one", "--pubsub-emulator-host", silent.Addr().String()).await(t)
+	claimed := func(sql string) (found bool) {
+		require.NoError(t, n.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM escrow_outbox WHERE `+sql+`)`).Scan(&found))
+		return found
+	}
+	require.Eventually(t, func() bool { return claimed(`claimed_until > now()`) }, patience, time.Millisecond)
+	began := time.Now()
+	require.Zero(t, i.stop(), "%s", &i.log)
+	require.Less(t, time.Since(began), 25*time.Second, "five times the limit")
+	require.False(t, claimed(`claimed_until > now()`))
+	n.start("two").await(t)
 	n.awaitSettled()
 }
 

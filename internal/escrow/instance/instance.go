@@ -19,8 +19,8 @@ const (
 	readTimeout = 10 * time.Second
 	// leaveTimeout bounds the removal of the row at the end.
 	leaveTimeout = time.Second
-	// totalsEvery is after how many turns the expensive numbers are counted again.
-	totalsEvery = 5
+	// countingShare is the part of the time, as its inverse, that the process counts at most: the cost grows with the number of escrows.
+	countingShare = 50
 )
 
 // Config configures a Monitor. Fields without a default are required.
@@ -64,7 +64,8 @@ type Monitor struct {
 	metrics *metrics
 
 	begun    time.Time
-	turns    int
+	counted  time.Time // when the totals were counted
+	counting time.Duration
 	failing  time.Time // since when the database does not answer; zero while it does
 	hanging  string    // the loop because of which no heartbeat is written
 	replaced bool
@@ -204,14 +205,15 @@ func (m *Monitor) read(ctx context.Context) error {
 	case overview.Halted == "" && before != "":
 		m.log.Info("chain was resumed")
 	}
-	if m.turns++; m.turns%totalsEvery != 1 {
+	if time.Since(m.counted) < countingShare*m.counting {
 		return nil
 	}
+	began := time.Now()
 	totals, err := m.cfg.Store.Totals(ctx)
 	if err != nil {
-		m.turns-- // counted again at the next turn
 		return err
 	}
+	m.counted, m.counting = time.Now(), time.Since(began)
 	m.mu.Lock()
 	m.totals = totals
 	m.mu.Unlock()

@@ -143,14 +143,16 @@ func TestRun_TwoInstances_EachReportsBoth(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for id, age := range map[string]string{"long gone": "2 hours", "gone": "10 minutes"} {
-		require.NoError(t, r.store.Join(t.Context(), store.Instance{ID: id, Run: "0"}))
+		require.NoError(t, r.store.Join(t.Context(), store.Instance{ID: id, Run: "0", Leader: true}))
 		_, err := r.db.Exec(t.Context(), `UPDATE relayer_instances SET heartbeat_at = now() - $2::interval WHERE instance_id = $1`, id, age)
 		require.NoError(t, err)
 	}
 	leader := r.start("leader", "1")
 	follower := r.start("follower", "2", func(c *instance.Config) { c.Self.Total, c.Self.Number = 3, 2 })
 	for _, p := range []*process{leader, follower} {
-		r.await(p, func(s instance.Status) bool { return s.Health.Ready && len(s.Instances) == 3 && s.Instances[2].Leading })
+		r.await(p, func(s instance.Status) bool {
+			return s.Health.Ready && len(s.Instances) == 3 && s.Instances[2].Leading && !s.Instances[1].Leading
+		})
 		s := p.Status()
 		require.Equal(t, []string{"follower", "gone", "leader"}, []string{s.Instances[0].ID, s.Instances[1].ID, s.Instances[2].ID})
 		require.Equal(t, &instance.Partition{Number: 2, Total: 3}, s.Instances[0].Partition)

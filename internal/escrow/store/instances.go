@@ -49,13 +49,20 @@ func (s *Store) Join(ctx context.Context, i Instance) error {
 	return nil
 }
 
-// Beat stores a heartbeat, and reports whether the process still has its id. A row that was removed meanwhile is stored again.
+// Beat stores a heartbeat, and of a leader that no other instance is one. It reports whether the process still has its id. A row that was removed meanwhile is stored again.
 func (s *Store) Beat(ctx context.Context, i Instance) (mine bool, err error) {
 	tag, err := s.db.Exec(ctx, insertInstance+`heartbeat_at = now(), is_leader = EXCLUDED.is_leader WHERE relayer_instances.run = EXCLUDED.run`, s.args(i)...)
 	if err != nil {
 		return false, fmt.Errorf("store the heartbeat of instance %s: %w", i.ID, err)
 	}
-	return tag.RowsAffected() > 0, nil
+	if mine = tag.RowsAffected() > 0; mine && i.Leader {
+		// The former leader may have died. This is a statement of its own, so that it holds no lock while it waits for another one.
+		_, err = s.db.Exec(ctx, `UPDATE relayer_instances SET is_leader = false WHERE chain_id = $1 AND instance_id <> $2 AND is_leader`, int64(s.cfg.ChainID), i.ID)
+		if err != nil {
+			return mine, fmt.Errorf("take over from the former leader of chain %d: %w", s.cfg.ChainID, err)
+		}
+	}
+	return mine, nil
 }
 
 // Replaced reports whether another process has started under the id.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -108,20 +109,20 @@ func (s Start) look(ctx context.Context) (waiting string, err error) {
 		return fmt.Sprintf("the start block %d is after the newest block %d", s.StartBlock, head), nil
 	}
 	for _, factory := range s.Factories {
-		var with, without int
+		var with, without []string
 		for _, name := range names {
 			switch has, err := s.Client.HasCode(ctx, name, factory); {
 			case err != nil:
 			case has:
-				with++
+				with = append(with, name)
 			default:
-				without++
+				without = append(without, name)
 			}
 		}
 		switch {
-		case with > 0:
-		case without > 1 || without == 1 && s.Alone:
-			return "", fmt.Errorf("the factory %s has no code at %d endpoints: correct FACTORY_ADDRESS, or CHAIN_ID and RPC_URL", factory, without)
+		case len(with) > 0:
+		case len(without) > 1 || len(without) == 1 && s.Alone:
+			return "", fmt.Errorf("the factory %s has no code at %s: correct FACTORY_ADDRESS, or CHAIN_ID and RPC_URL", factory, strings.Join(without, " and "))
 		default:
 			return fmt.Sprintf("too few endpoints answer whether %s is a contract", factory), nil
 		}
