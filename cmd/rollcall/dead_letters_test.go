@@ -126,7 +126,7 @@ func TestDeadLetters_WrongSelection_IsRefused(t *testing.T) {
 	require.Contains(t, res.stderr, "no-uuid: no such entry\n")
 	res = rollcall(t, "dead-letters", "list", "--database-url", testpostgres.New(t).URL()) // another program's
 	require.Equal(t, cli.ExitNotDone, res.code)
-	require.Contains(t, res.stderr, "neither relayers nor a relay path")
+	require.Contains(t, res.stderr, "neither relayers, nor a relay path, nor an escrow monitor")
 }
 
 func TestDeadLetters_OfRelayers_AreListedAndChanged(t *testing.T) {

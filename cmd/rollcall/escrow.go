@@ -25,6 +25,7 @@ import (
 // escrowCmd is the escrow monitor: its role, and beside it the operator's commands.
 type escrowCmd struct {
 	Run escrowRunCmd `cmd:"" default:"withargs" help:"Run an instance until it is told to stop (the default)."`
+	cli.EscrowCommands
 }
 
 // escrowRunCmd runs an instance of the escrow monitor until it is told to stop.

@@ -39,7 +39,7 @@ type commands struct {
 	Tx          cli.TxCmd          `cmd:"" help:"Look at transactions of a pool, and at those of the relay path; cancel, bump, resolve."`
 	DeadLetters cli.DeadLettersCmd `cmd:"" help:"List what the queue and the webhooks gave up; have it tried again, or drop it."`
 	Keys        cli.KeysCmd        `cmd:"" help:"Look at a pool's keys; pause, drain and repair them."`
-	Migrate     cli.MigrateCmd     `cmd:"" changes:"" help:"Bring the schema of the relayers' and the relay path's database up to date."`
+	Migrate     cli.MigrateCmd     `cmd:"" changes:"" help:"Bring the schema of the database up to date: of the relayers, the relay path and the escrow monitor."`
 
 	TLS        tlsCmd            `cmd:"" name:"tls" help:"Make certificates."`
 	Completion cli.CompletionCmd `cmd:"" help:"Print the code that makes a shell complete rollcall's commands."`

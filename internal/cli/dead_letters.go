@@ -9,13 +9,14 @@ import (
 	"time"
 
 	dispatchadmin "github.com/rollcall-dev/rollcall/internal/dispatch/admin"
+	escrowadmin "github.com/rollcall-dev/rollcall/internal/escrow/admin"
 	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/outbox/deadletter"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 )
 
-// DeadLettersCmd has the commands for what was given up, by the queue and by both kinds of webhooks.
+// DeadLettersCmd has the commands for what was given up, by the queue, by both kinds of webhooks, and by the escrow monitor.
 type DeadLettersCmd struct {
 	List   lettersListCmd   `cmd:"" help:"List what was given up, the oldest first; or other entries."`
 	Show   lettersShowCmd   `cmd:"" help:"Show entries in full."`
@@ -25,7 +26,7 @@ type DeadLettersCmd struct {
 
 // lettersFlags are where the entries are.
 type lettersFlags struct {
-	Of string `enum:"any,queue,relayer-webhooks,client-webhooks" default:"any" help:"Only this kind: queue (transactions between APIs and consumers), relayer-webhooks (of the pool with --chain-id, otherwise of all pools), or client-webhooks (of the relay path). any is all that the database has."`
+	Of string `enum:"any,queue,relayer-webhooks,client-webhooks,escrow-events" default:"any" help:"Only this kind: queue (transactions between APIs and consumers), relayer-webhooks (of the pool with --chain-id, otherwise of all pools), client-webhooks (of the relay path), or escrow-events (messages of the escrow monitor). any is all that the database has."`
 	poolFlags
 }
 
@@ -40,7 +41,7 @@ func (f *lettersFlags) open(ctx context.Context) (_ *deadletter.Set, _ context.C
 		return nil, nil, nil, err
 	}
 	end = func() { db.Close(); cancel() }
-	set, err := deadletter.Open(ctx, f.Of, dispatchadmin.DeadLetters(db), admin.DeadLetters(db, f.ChainID, f.PoolID))
+	set, err := deadletter.Open(ctx, f.Of, dispatchadmin.DeadLetters(db), admin.DeadLetters(db, f.ChainID, f.PoolID), escrowadmin.DeadLetters(db))
 	if err == nil {
 		return set, ctx, end, nil
 	}
@@ -52,7 +53,7 @@ func (f *lettersFlags) open(ctx context.Context) (_ *deadletter.Set, _ context.C
 func letterError(err error) error {
 	switch {
 	case errors.Is(err, deadletter.ErrNone):
-		return WithFix(errors.New("the database has neither relayers nor a relay path"), "Check DATABASE_URL or DATABASE_URL_FILE.")
+		return WithFix(errors.New("the database has neither relayers, nor a relay path, nor an escrow monitor"), "Check DATABASE_URL or DATABASE_URL_FILE.")
 	case errors.Is(err, deadletter.ErrNoTransaction):
 		return WithFix(err, "List them with \"rollcall tx list\", or \"rollcall tx relay\"; a client's own id is neither.")
 	case errors.Is(err, admin.ErrNeedsPool):
@@ -216,7 +217,7 @@ func (c *changeFlags) check(p *config.Problems, all bool) {
 		p.Addf(&c.Tx, "\"rollcall dead-letters list\" shows what was given up", "give ids, or --tx, --to, --since, --until, or --all")
 	}
 	if errors.Is(err, deadletter.ErrSeveral) {
-		p.Addf(&c.Of, "give queue, relayer-webhooks or client-webhooks", "any: a replayed queue entry may end its consumers, so that only ids select among several kinds")
+		p.Addf(&c.Of, "give queue, relayer-webhooks, client-webhooks or escrow-events", "any: a replayed queue entry may end its consumers, so that only ids select among several kinds")
 	}
 }
 
@@ -253,7 +254,8 @@ type lettersReplayCmd struct {
 
 func (lettersReplayCmd) Help() string {
 	return `The queue gives up a transaction that ended its consumers, or failed in another way, 20 times, and one that is not there. A webhook is
-given up that could not be delivered for a day. Later webhooks of the same transaction are delivered without it. Replayed, an entry may fail as
+given up that could not be delivered for a day. Later webhooks of the same transaction are delivered without it. A message of the escrow monitor that its target refuses for
+good holds back the later ones of its escrow, until it is replayed or dropped. Replayed, an entry may fail as
 often, or for as long, as a new one, and a webhook has the same id and content: its receiver can tell that it is old. A delivered webhook can be replayed by its id,
 for as long as it is kept: see RELAYER_WEBHOOK_RETENTION of "rollcall relayer" and CLIENT_WEBHOOK_RETENTION of "rollcall api". It goes to the
 URL that the target has now.
@@ -272,7 +274,8 @@ type lettersDropCmd struct{ changeFlags }
 
 func (lettersDropCmd) Help() string {
 	return `Drop entries of transactions that are final, and webhooks that no receiver needs. Transactions stay as they are. One that no relayer has
-is queued again when the consumers next look at it: after five minutes, or hours if it is old. "rollcall tx resolve ID --failed" ends it.`
+is queued again when the consumers next look at it: after five minutes, or hours if it is old. "rollcall tx resolve ID --failed" ends it.
+A dropped message of the escrow monitor never reaches its target: the sequence of its escrow has a gap there.`
 }
 
 func (c *lettersDropCmd) Check(p *config.Problems) { c.check(p, false) }

@@ -2,5 +2,5 @@
 // errors, exit codes.
 //
 // cmd/rollcall and cmd/rollcall-dev call it. It calls the admin packages of discovery, for the cluster and Redis, and of the
-// relayer, for a pool of keys; and the stores and the queue for transactions.
+// relayer, for a pool of keys, and of the escrow monitor; and the stores and the queue for transactions.
 package cli

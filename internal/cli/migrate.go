@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	dispatchadmin "github.com/rollcall-dev/rollcall/internal/dispatch/admin"
-	escrowstore "github.com/rollcall-dev/rollcall/internal/escrow/store"
+	escrowadmin "github.com/rollcall-dev/rollcall/internal/escrow/admin"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 )
 
-// MigrateCmd brings the database's schema up to date. Relayers, APIs and consumers do that themselves at their start, unless
+// MigrateCmd brings the database's schema up to date. Relayers, APIs, consumers and escrow monitors do that themselves at their start, unless
 // they are told not to: where they may not change the schema, or where it is to happen before they start.
 type MigrateCmd struct {
 	DryRun bool `help:"Report pending migrations; change nothing."`
@@ -52,7 +52,7 @@ func (c *MigrateCmd) Run(ctx context.Context, con *Console) error {
 	defer db.Close()
 	var all []schemaVersion
 	// Relayers, the relay path and the escrow monitor may share a database. Tables that nothing uses cost nothing.
-	for _, m := range slices.Concat(admin.Migrations(), dispatchadmin.Migrations(), []postgres.Migrations{escrowstore.Migrations()}) {
+	for _, m := range slices.Concat(admin.Migrations(), dispatchadmin.Migrations(), escrowadmin.Migrations()) {
 		s, err := c.migrate(ctx, db, m)
 		if err != nil {
 			for _, done := range all {

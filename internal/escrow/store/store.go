@@ -164,7 +164,8 @@ func (s *Store) WatcherLease() lease.Row { return watcherLease.Row(s.db, int64(s
 
 // Chain is the state of a chain.
 type Chain struct {
-	StartBlock uint64
+	Settings
+	Events string // the set of events, in the form of package events
 	// Cursor is the newest block whose events are stored. Its Parent is not stored. Zero before the first.
 	Cursor events.Block
 	// Final is the newest block that was final, with its number and hash. Zero before the first. It may be after the cursor.
@@ -182,13 +183,14 @@ func (s *Store) Chain(ctx context.Context) (c Chain, err error) {
 	return c, nil
 }
 
-const selectChain = `SELECT start_block, cursor_number, cursor_hash, cursor_time, final_number, final_hash, halted, epoch FROM escrow_chains WHERE chain_id = $1`
+const selectChain = `SELECT factories, start_block, events, cursor_number, cursor_hash, cursor_time, final_number, final_hash, halted, epoch
+	FROM escrow_chains WHERE chain_id = $1`
 
 func (s *Store) scanChain(row pgx.Row, c *Chain) error {
 	var cursor, final *int64
 	var cursorHash, finalHash *common.Hash
 	var at *time.Time
-	if err := row.Scan(&c.StartBlock, &cursor, &cursorHash, &at, &final, &finalHash, &c.Halted, &c.Epoch); err != nil {
+	if err := row.Scan(&c.Factories, &c.StartBlock, &c.Events, &cursor, &cursorHash, &at, &final, &finalHash, &c.Halted, &c.Epoch); err != nil {
 		return err
 	}
 	if cursor != nil {

@@ -152,7 +152,8 @@ func TestCommit_Life_MessagesAndRegistry(t *testing.T) {
 	chain, err := f.Chain(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, store.Chain{
-		StartBlock: 1, Epoch: 1, Cursor: events.Block{Number: 2, Hash: b2.Hash, Time: chain.Cursor.Time}, Final: events.Block{Number: 1, Hash: b1.Hash},
+		Settings: store.Settings{Factories: []common.Address{factory}, StartBlock: 1}, Events: set.String(),
+		Epoch: 1, Cursor: events.Block{Number: 2, Hash: b2.Hash, Time: chain.Cursor.Time}, Final: events.Block{Number: 1, Hash: b1.Hash},
 	}, chain)
 	require.True(t, b2.Time.Equal(chain.Cursor.Time))
 	known, err := f.Escrows(t.Context())
