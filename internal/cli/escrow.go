@@ -24,6 +24,7 @@ type EscrowCommands struct {
 	Status     escrowStatusCmd     `cmd:"" help:"Show how far the chain is read, and what waits to be published."`
 	Partitions escrowPartitionsCmd `cmd:"" help:"Count escrows and unpublished messages by partition."`
 	Events     escrowEventsCmd     `cmd:"" help:"List stored events or parked logs; or follow what is published."`
+	Replay     escrowReplayCmd     `cmd:"" changes:"" help:"Send the messages of blocks again, marked as replays."`
 }
 
 // escrowFlags are how a command reaches the monitor's store. No instance has to run for it.

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"bytes"
 	"strconv"
 	"time"
 
@@ -36,12 +37,20 @@ type Message struct {
 	TxHash      common.Hash `json:"tx_hash"`
 	LogIndex    uint64      `json:"log_index"` // the node's, which may repeat
 	Args        Args        `json:"args"`
+	// Late reports that an operator has added it by a backfill, after messages of later blocks.
+	Late bool `json:"late,omitempty"`
 	// Replay reports that an operator has asked for it again.
 	Replay bool `json:"replay,omitempty"`
 }
 
 // Encode returns the message as JSON.
 func (m *Message) Encode() ([]byte, error) { return encode(m) }
+
+// Replayed returns an encoded message as a replay: the same bytes, and the member replay at the end.
+func Replayed(text []byte) []byte {
+	body := bytes.TrimSuffix(text, []byte("}"))
+	return append(body[:len(body):len(body)], `,"replay":true}`...)
+}
 
 // Attributes returns the attributes of the message at a topic, which equal members of its JSON.
 func (m *Message) Attributes() map[string]string {

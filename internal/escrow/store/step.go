@@ -58,8 +58,8 @@ func (s *Store) Commit(ctx context.Context, step Step) (messages []*events.Messa
 }
 
 func (s *Store) commit(ctx context.Context, tx pgx.Tx, step Step) ([]*events.Message, error) {
-	var chain Chain
-	if err := s.scanChain(tx.QueryRow(ctx, selectChain+` FOR UPDATE`, int64(s.cfg.ChainID)), &chain); err != nil {
+	chain, err := s.lock(ctx, tx)
+	if err != nil {
 		return nil, err
 	}
 	switch {
@@ -290,11 +290,7 @@ func (s *Store) queueMessages(ctx context.Context, tx pgx.Tx, chain int64, l *le
 		if err != nil {
 			return nil, err
 		}
-		for _, target := range s.cfg.Targets {
-			entries = append(entries, outbox.Entry{
-				Lane: Lane(m.ChainID, target), Subject: Lane(m.ChainID, target) + "/" + m.OrderingKey(), Partition: events.Partition(m.Escrow), Payload: text,
-			})
-		}
+		entries = s.enqueue(entries, m, text)
 		touched[m.Escrow] = true
 		i, again := rows[m.EventID]
 		if !again {
