@@ -24,6 +24,7 @@ type EscrowCommands struct {
 	Status     escrowStatusCmd     `cmd:"" help:"Show how far the chain is read, and what waits to be published."`
 	Partitions escrowPartitionsCmd `cmd:"" help:"Count escrows and unpublished messages by partition."`
 	Events     escrowEventsCmd     `cmd:"" help:"List stored events or parked logs; or follow what is published."`
+	Verify     escrowVerifyCmd     `cmd:"" help:"Read blocks again from all nodes, and compare them with the messages."`
 	Replay     escrowReplayCmd     `cmd:"" changes:"" help:"Send the messages of blocks again, marked as replays."`
 }
 

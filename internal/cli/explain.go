@@ -34,6 +34,17 @@ func WithFix(err error, format string, args ...any) error {
 	return &fixedError{error: err, fix: fmt.Sprintf(format, args...)}
 }
 
+// exitError is an error with its exit code, for commands whose codes mean more than those of others.
+type exitError struct {
+	error
+	code int
+}
+
+func (e *exitError) Unwrap() error { return e.error }
+
+// withExit gives an error an exit code.
+func withExit(err error, code int) error { return &exitError{err, code} }
+
 // changesTag marks commands that change something: when one fails, whether it did is the first question.
 const changesTag = "changes"
 
@@ -58,6 +69,9 @@ func explain(ctx context.Context, node *kong.Node, err error) (text string, code
 	if unknown, ok := errors.AsType[*gateway.UnknownOutcomeError](err); ok {
 		what, code = "may be done or not: ", ExitUnknown
 		err = errors.New(unknown.Cause)
+	}
+	if exit, ok := errors.AsType[*exitError](err); ok {
+		code = exit.code
 	}
 	if ctx.Err() != nil {
 		what += "interrupted: "
@@ -97,7 +111,7 @@ func fixFor(ctx context.Context, node *kong.Node, err error, code int) string {
 	if fixed, ok := errors.AsType[*fixedError](err); ok {
 		return fixed.fix
 	}
-	if code == ExitUnknown {
+	if code == ExitUnknown && node.Tag.Has(changesTag) {
 		return `Look before you repeat it: "rollcall services list" or "rollcall cluster status".`
 	}
 	if ctx.Err() != nil {

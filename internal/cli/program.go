@@ -20,7 +20,7 @@ type Console struct {
 const (
 	ExitNotDone = 1 // the command failed, and changed nothing except as its message states
 	ExitUsage   = 2 // the command line or the settings are wrong
-	ExitUnknown = 3 // a write may be done or not
+	ExitUnknown = 3 // a write may be done or not; or a comparison was not possible
 )
 
 // Program is the command line of a binary.

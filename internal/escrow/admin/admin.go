@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,7 +23,8 @@ func Migrations() []postgres.Migrations { return []postgres.Migrations{store.Mig
 type Admin struct {
 	ChainID uint64
 
-	db *pgxpool.Pool
+	db    *pgxpool.Pool
+	pause time.Duration // between the first two tries to read blocks
 }
 
 // UnknownChainError means that the database does not have one chain that is meant.
@@ -58,12 +61,10 @@ func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64) (*Admin, error)
 		return nil, fmt.Errorf("read the chains: %w", err)
 	}
 	if chainID == 0 && len(known) == 1 {
-		return &Admin{ChainID: known[0], db: db}, nil
+		chainID = known[0]
 	}
-	for _, id := range known {
-		if id == chainID {
-			return &Admin{ChainID: id, db: db}, nil
-		}
+	if slices.Contains(known, chainID) {
+		return &Admin{ChainID: chainID, db: db, pause: firstPause}, nil
 	}
 	return nil, &UnknownChainError{ChainID: chainID, Known: known}
 }

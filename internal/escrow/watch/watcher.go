@@ -286,12 +286,17 @@ func convert(logs []evm.Log) []events.Log {
 	return all
 }
 
-// header returns a final block that two endpoints have, or one if no other is configured.
+// header returns a final block, as confirmedHeader does.
 func (w *Watcher) header(ctx context.Context, number uint64) (events.Block, error) {
+	return confirmedHeader(ctx, w.cfg.Client, w.cfg.Alone, number)
+}
+
+// confirmedHeader returns a final block that two endpoints have, or one if no other is configured.
+func confirmedHeader(ctx context.Context, client *evm.Client, alone bool, number uint64) (events.Block, error) {
 	var seen []evm.Header
 	var errs []error
-	for _, name := range w.cfg.Client.Endpoints("eth_getBlockByNumber") {
-		h, err := w.cfg.Client.HeaderAt(ctx, name, number)
+	for _, name := range client.Endpoints("eth_getBlockByNumber") {
+		h, err := client.HeaderAt(ctx, name, number)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -301,7 +306,7 @@ func (w *Watcher) header(ctx context.Context, number uint64) (events.Block, erro
 				return blockOf(h), nil
 			}
 		}
-		if seen = append(seen, h); w.cfg.Alone {
+		if seen = append(seen, h); alone {
 			return blockOf(h), nil
 		}
 	}
