@@ -26,6 +26,7 @@ type EscrowCommands struct {
 	Events     escrowEventsCmd     `cmd:"" help:"List stored events or parked logs; or follow what is published."`
 	Verify     escrowVerifyCmd     `cmd:"" help:"Read blocks again from all nodes, and compare them with the messages."`
 	Replay     escrowReplayCmd     `cmd:"" changes:"" help:"Send the messages of blocks again, marked as replays."`
+	Resume     escrowResumeCmd     `cmd:"" changes:"" help:"End a halt, after the nodes contradicted a final block."`
 }
 
 // escrowFlags are how a command reaches the monitor's store. No instance has to run for it.

@@ -55,6 +55,16 @@ func (l *Ledger) Retract(id string) error {
 	return nil
 }
 
+// Abandon takes back a standing event, also a final one: an operator has accepted a chain that contradicts a final block.
+func (l *Ledger) Abandon(id string) error {
+	last := l.Last[id]
+	if last == nil || last.Status == Retracted {
+		return fmt.Errorf("abandon event %s: it does not stand", id)
+	}
+	l.report(*last, Retracted)
+	return nil
+}
+
 // Finalize reports that the block of a pending event is final.
 func (l *Ledger) Finalize(id string) error {
 	last := l.Last[id]

@@ -78,7 +78,7 @@ func (s *Store) commit(ctx context.Context, tx pgx.Tx, step Step) ([]*events.Mes
 	if step.Ancestor != nil && step.Ancestor.Number < min(chain.Final.Number, chain.Cursor.Number) {
 		return nil, fmt.Errorf("%w: the blocks after %d are gone, and block %d was final", ErrFinality, step.Ancestor.Number, chain.Final.Number)
 	}
-	l := &ledger{Ledger: events.Ledger{Chain: s.cfg.ChainID, Accounts: map[common.Address]*events.Account{}, Last: map[string]*events.Message{}}, places: map[string]int32{}}
+	l := s.newLedger()
 	if err := s.load(ctx, tx, step, final, l); err != nil {
 		return nil, err
 	}
