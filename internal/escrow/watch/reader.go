@@ -149,5 +149,6 @@ func (r *Reader) Read(ctx context.Context, from, to uint64) ([]store.Read, error
 
 // Block returns the block of a number that two endpoints have, or one if no other is configured. It fails with [ErrUnconfirmed].
 func (r *Reader) Block(ctx context.Context, number uint64) (events.Block, error) {
-	return confirmedHeader(ctx, r.cfg.Client, r.cfg.Alone, number)
+	w := Watcher{cfg: Config{Client: r.cfg.Client, Alone: r.cfg.Alone}}
+	return w.header(ctx, number)
 }

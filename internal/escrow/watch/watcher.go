@@ -286,17 +286,12 @@ func convert(logs []evm.Log) []events.Log {
 	return all
 }
 
-// header returns a final block, as confirmedHeader does.
+// header returns a final block that two endpoints have, or one if no other is configured.
 func (w *Watcher) header(ctx context.Context, number uint64) (events.Block, error) {
-	return confirmedHeader(ctx, w.cfg.Client, w.cfg.Alone, number)
-}
-
-// confirmedHeader returns a final block that two endpoints have, or one if no other is configured.
-func confirmedHeader(ctx context.Context, client *evm.Client, alone bool, number uint64) (events.Block, error) {
 	var seen []evm.Header
 	var errs []error
-	for _, name := range client.Endpoints("eth_getBlockByNumber") {
-		h, err := client.HeaderAt(ctx, name, number)
+	for _, name := range w.cfg.Client.Endpoints("eth_getBlockByNumber") {
+		h, err := w.cfg.Client.HeaderAt(ctx, name, number)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -306,7 +301,7 @@ func confirmedHeader(ctx context.Context, client *evm.Client, alone bool, number
 				return blockOf(h), nil
 			}
 		}
-		if seen = append(seen, h); alone {
+		if seen = append(seen, h); w.cfg.Alone {
 			return blockOf(h), nil
 		}
 	}
