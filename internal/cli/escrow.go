@@ -26,6 +26,7 @@ type EscrowCommands struct {
 	Events     escrowEventsCmd     `cmd:"" help:"List stored events or parked logs; or follow what is published."`
 	Verify     escrowVerifyCmd     `cmd:"" help:"Read blocks again from all nodes, and compare them with the messages."`
 	Replay     escrowReplayCmd     `cmd:"" changes:"" help:"Send the messages of blocks again, marked as replays."`
+	Backfill   escrowBackfillCmd   `cmd:"" changes:"" help:"Add an earlier start block, factories or events, and what they have missed."`
 	Resume     escrowResumeCmd     `cmd:"" changes:"" help:"End a halt, after the nodes contradicted a final block."`
 }
 

@@ -27,9 +27,9 @@ func (r *escrowRange) check(p *config.Problems) {
 type escrowReplayCmd struct {
 	escrowRange
 	Escrow escrowAddress `placeholder:"ADDRESS" help:"The messages of this escrow only."`
-	Target []string      `placeholder:"NAME" help:"Only for these targets, by the names that \"rollcall escrow events --follow\" shows; by default all that the newest messages are for."`
 	DryRun bool          `help:"Print what would be enqueued; change nothing."`
 	Yes    bool          `help:"Do not ask for a confirmation."`
+	escrowTargets
 	OutputFlags
 	escrowFlags
 }
@@ -42,11 +42,7 @@ id, revision and sequence of the original, and the same bytes but for the member
 func (c *escrowReplayCmd) Check(p *config.Problems) {
 	c.escrowRange.check(p)
 	c.escrowFlags.check(p)
-	for _, t := range c.Target {
-		if t == "" || strings.Contains(t, "/") {
-			p.Addf(&c.Target, "give the name of a topic or of a webhook's target", "%q is not a target", t)
-		}
-	}
+	c.escrowTargets.check(p)
 }
 
 // escrowReplayed is the result of a replay, for scripts.

@@ -14,6 +14,7 @@ import (
 type escrowResumeCmd struct {
 	AcceptFork bool `help:"The chain has left its final block for good: retract the events of the abandoned blocks, and read the new branch."`
 	Yes        bool `help:"Do not ask for a confirmation of --accept-fork."`
+	escrowTargets
 	OutputFlags
 	escrowChain
 }
@@ -28,7 +29,8 @@ so that no escrow's sequence has a gap. If the command is interrupted, repeat it
 }
 
 func (c *escrowResumeCmd) Check(p *config.Problems) {
-	c.check(p)
+	c.escrowTargets.check(p)
+	c.escrowChain.check(p)
 	if c.Yes && !c.AcceptFork {
 		p.Addf(&c.Yes, "give --accept-fork, or leave it away", "confirms nothing")
 	}
@@ -55,7 +57,7 @@ func (c *escrowResumeCmd) Run(ctx context.Context, con *Console) error {
 			return err
 		}
 	}
-	if err := a.Resume(ctx, f, nodes, c.AcceptFork, func(n int) {
+	if err := a.Resume(ctx, f, nodes, c.AcceptFork, c.Target, func(n int) {
 		if n < f.Abandoned {
 			fmt.Fprintf(con.Stderr, "%d of %s retracted\n", n, plural(f.Abandoned, "event"))
 		}
@@ -94,6 +96,8 @@ func resumeError(err error) error {
 		return WithFix(err, "\"rollcall escrow status\" shows its state.")
 	case errors.Is(err, admin.ErrFork):
 		return WithFix(err, "Compare the nodes with others. If the chain has left that block for good, give --accept-fork.")
+	case errors.Is(err, admin.ErrNoTarget):
+		return WithFix(err, "Name them with --target.")
 	case errors.Is(err, store.ErrChanged):
 		return WithFix(err, "Look at it with \"rollcall escrow status\", and repeat the command.")
 	}

@@ -95,12 +95,12 @@ func (c *escrowVerifyCmd) Check(p *config.Problems) {
 const progressEvery = 5 * time.Second
 
 // progressOf returns a function that prints the block up to which an operation is done, from time to time.
-func progressOf(w io.Writer, done string, from, to uint64) func(uint64) {
+func progressOf(w io.Writer, done string, from uint64) func(uint64) {
 	last := time.Now()
 	return func(at uint64) {
-		if time.Since(last) >= progressEvery && at < to {
+		if time.Since(last) >= progressEvery && at >= from {
 			last = time.Now()
-			fmt.Fprintf(w, "%s up to block %d, %d of %d\n", done, at, at-from+1, to-from+1)
+			fmt.Fprintf(w, "%s up to block %d: %s\n", done, at, plural(int(at-from+1), "block"))
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (c *escrowVerifyCmd) verify(ctx context.Context, con *Console) (*admin.Veri
 		return nil, err
 	}
 	defer end()
-	return a.Verify(ctx, nodes, c.From, c.To, progressOf(con.Stderr, "compared", c.From, c.To))
+	return a.Verify(ctx, nodes, c.From, c.To, progressOf(con.Stderr, "compared", c.From))
 }
 
 func verifiedTable(w io.Writer, v *admin.Verified) {

@@ -25,6 +25,7 @@ type Admin struct {
 
 	db    *pgxpool.Pool
 	pause time.Duration // between the first two tries to read blocks
+	part  uint64        // how many blocks a backfill reads and stores at a time
 }
 
 // UnknownChainError means that the database does not have one chain that is meant.
@@ -64,7 +65,7 @@ func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64) (*Admin, error)
 		chainID = known[0]
 	}
 	if slices.Contains(known, chainID) {
-		return &Admin{ChainID: chainID, db: db, pause: firstPause}, nil
+		return &Admin{ChainID: chainID, db: db, pause: firstPause, part: lateBlocks}, nil
 	}
 	return nil, &UnknownChainError{ChainID: chainID, Known: known}
 }

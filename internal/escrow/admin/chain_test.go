@@ -23,6 +23,8 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
+var approve = escrowchain.Approve()
+
 // depth is how many blocks below the newest one the final block is.
 const depth = 3
 
@@ -35,13 +37,14 @@ type monitored struct {
 	factory  common.Address
 	db       *pgxpool.Pool
 	settings store.Settings
+	set      *events.Set // of the watchers
 }
 
 func newMonitored(t *testing.T, endpoints int) *monitored {
 	t.Helper()
 	t.Parallel()
 	m := &monitored{
-		t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{}), db: testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t),
+		t: t, set: events.BuiltIn(), chain: testchain.Simulated(t, testchain.SimulatedOptions{}), db: testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t),
 	}
 	m.factory = m.deployFactory()
 	m.settings = store.Settings{Factories: []common.Address{m.factory}, StartBlock: 1}
@@ -91,8 +94,8 @@ func (m *monitored) create(factory common.Address) common.Address {
 func (m *monitored) settle(factory common.Address) common.Address {
 	m.t.Helper()
 	escrow := m.create(factory)
-	m.send(0, escrow, escrowchain.Approve())
-	m.send(1, escrow, escrowchain.Approve())
+	m.send(0, escrow, approve)
+	m.send(1, escrow, approve)
 	return escrow
 }
 
@@ -107,12 +110,11 @@ func (m *monitored) head() uint64 {
 // start runs a watcher until stop is called or the test ends. It fails the test if the settings differ.
 func (m *monitored) start() (stop func()) {
 	m.t.Helper()
-	set := events.BuiltIn()
-	s, err := store.New(m.db, store.Config{ChainID: testchain.ChainID, Events: set, Targets: []string{"topic"}})
+	s, err := store.New(m.db, store.Config{ChainID: testchain.ChainID, Events: m.set, Targets: []string{"topic"}})
 	require.NoError(m.t, err)
 	require.NoError(m.t, s.Register(m.t.Context(), m.settings))
 	w := watch.New(watch.Config{
-		Client: m.client, Store: s, Events: set, Factories: m.settings.Factories, Finality: evm.Finality{Depth: depth}, Alone: len(m.proxies) == 1,
+		Client: m.client, Store: s, Events: m.set, Factories: m.settings.Factories, Finality: evm.Finality{Depth: depth}, Alone: len(m.proxies) == 1,
 		Interval: 20 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -162,10 +162,20 @@ func (a *Admin) newest(ctx context.Context, r *watch.Reader, upto uint64) (c can
 // Resume ends a halt, as an operator has decided. If the endpoints have the final block again, it only does that. Otherwise it fails with
 // [ErrFork], unless accept is set: then it retracts the events of the abandoned blocks, the newest first, and the watcher reads the chain
 // from the ancestor on. After an error the chain is halted still, unless that is a *postgres.UnknownError; a part may be retracted, and
-// another Resume does the rest. It fails with [store.ErrChanged] if the state is not that of f. progress is called with the number of
+// another Resume does the rest. It fails with [store.ErrChanged] if the state is not that of f. The
+// retractions are for the given targets, or without any for those of the newest messages; if there are none, it fails with [ErrNoTarget].
+// progress is called with the number of
 // events that were retracted so far.
-func (a *Admin) Resume(ctx context.Context, f *Fork, n Nodes, accept bool, progress func(int)) error {
-	s, err := a.storeOf(ctx, n, f.seen)
+func (a *Admin) Resume(ctx context.Context, f *Fork, n Nodes, accept bool, targets []string, progress func(int)) (err error) {
+	if n.Events.String() != f.seen.Events {
+		return ErrEvents
+	}
+	if len(targets) == 0 && f.Abandoned > 0 {
+		if targets, err = a.Targets(ctx); err != nil {
+			return err
+		}
+	}
+	s, err := a.store(n.Events, targets...)
 	if err != nil {
 		return err
 	}
@@ -186,17 +196,4 @@ func (a *Admin) Resume(ctx context.Context, f *Fork, n Nodes, accept bool, progr
 		done += retracted
 		progress(done)
 	}
-}
-
-// storeOf returns the store of the chain with the targets of its newest messages, for new messages. It fails with [ErrEvents] if the set of
-// events is not the chain's.
-func (a *Admin) storeOf(ctx context.Context, n Nodes, chain store.Chain) (*store.Store, error) {
-	if n.Events.String() != chain.Events {
-		return nil, ErrEvents
-	}
-	targets, err := a.Targets(ctx)
-	if err != nil && !errors.Is(err, ErrNoTarget) {
-		return nil, err
-	}
-	return a.store(n.Events, targets...)
 }

@@ -41,6 +41,8 @@ type Ledger struct {
 	Last map[string]*Message
 	// Messages are the results, in order.
 	Messages []*Message
+	// Late marks the messages of added events.
+	Late bool
 	// Repeated is how many events were added that the ledger had already, in the same block.
 	Repeated int
 }
@@ -89,7 +91,7 @@ func (l *Ledger) Add(b Block, o *Occurrence, status Status) error {
 	}
 	m := Message{
 		EventID: id, Type: o.Event.Name, ChainID: l.Chain, Escrow: o.Escrow, Contract: o.ID.Contract, BlockNumber: b.Number, BlockHash: b.Hash,
-		BlockTime: b.Time.UTC(), TxHash: o.ID.Tx, LogIndex: o.Index, Args: o.Args,
+		BlockTime: b.Time.UTC(), TxHash: o.ID.Tx, LogIndex: o.Index, Args: o.Args, Late: l.Late,
 	}
 	if last != nil {
 		m.Revision = last.Revision

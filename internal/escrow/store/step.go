@@ -41,7 +41,7 @@ type Read struct {
 	Parked []events.Parked
 }
 
-// Commit stores a step and returns its messages. It returns [ErrFenced] or [ErrHalted] if the step may not be stored, and a
+// Commit stores a step and returns its messages. It returns [ErrFenced], [ErrHalted] or [ErrSettings] if the step may not be stored, and a
 // *postgres.UnknownError if it is not known whether it was: then the chain's cursor shows it.
 func (s *Store) Commit(ctx context.Context, step Step) (messages []*events.Message, err error) {
 	err = postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
@@ -65,6 +65,8 @@ func (s *Store) commit(ctx context.Context, tx pgx.Tx, step Step) ([]*events.Mes
 	switch {
 	case chain.Halted != "":
 		return nil, fmt.Errorf("%w: %s", ErrHalted, chain.Halted)
+	case s.current(chain) != nil:
+		return nil, s.current(chain)
 	case chain.Epoch != step.Epoch || chain.Cursor.Number != step.From.Number || chain.Cursor.Hash != step.From.Hash:
 		return nil, ErrFenced
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -77,6 +78,8 @@ type Store struct {
 	db  *pgxpool.Pool
 	cfg Config
 	box *outbox.Outbox
+
+	registered atomic.Pointer[Settings] // by this process; nil before
 }
 
 // New returns a Store. It does not close db.
@@ -104,7 +107,7 @@ func (e *SettingsError) Error() string {
 // Register stores the settings of a chain at its first start. Afterwards it returns a *SettingsError for each that differs, joined.
 func (s *Store) Register(ctx context.Context, given Settings) error {
 	_, err := s.db.Exec(ctx, `INSERT INTO escrow_chains (chain_id, factories, start_block, events) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
-		int64(s.cfg.ChainID), given.factories(), int64(given.StartBlock), s.cfg.Events.String())
+		int64(s.cfg.ChainID), given.raw(), int64(given.StartBlock), s.cfg.Events.String())
 	if err != nil {
 		return fmt.Errorf("register chain %d: %w", s.cfg.ChainID, err)
 	}
@@ -130,17 +133,30 @@ func (s *Store) Registered(ctx context.Context, given Settings) (registered bool
 			errs = append(errs, &SettingsError{setting, stored, given})
 		}
 	}
-	compare("FACTORY_ADDRESS", addresses(factories), addresses(given.factories()))
+	compare("FACTORY_ADDRESS", addresses(factories), addresses(given.raw()))
 	compare("START_BLOCK", fmt.Sprint(start), fmt.Sprint(given.StartBlock))
 	compare("ESCROW_EVENTS", set, s.cfg.Events.String())
+	if len(errs) == 0 {
+		s.registered.Store(&given)
+	}
 	return true, errors.Join(errs...)
 }
 
-// factories returns the addresses in the order in which they are stored, each once.
-func (s Settings) factories() [][]byte {
-	sorted := slices.Compact(slices.SortedFunc(slices.Values(s.Factories), common.Address.Cmp))
-	raw := make([][]byte, len(sorted))
-	for i, f := range sorted {
+// equal reports whether two settings are the same, in whatever order.
+func (c Settings) equal(o Settings) bool {
+	return c.StartBlock == o.StartBlock && slices.Equal(c.sorted(), o.sorted())
+}
+
+// sorted returns the factories as they are stored.
+func (c Settings) sorted() []common.Address {
+	return slices.Compact(slices.SortedFunc(slices.Values(c.Factories), common.Address.Cmp))
+}
+
+// raw returns the factories in the form of the database.
+func (c Settings) raw() [][]byte {
+	factories := c.sorted()
+	raw := make([][]byte, len(factories))
+	for i, f := range factories {
 		raw[i] = f[:]
 	}
 	return raw
