@@ -10,12 +10,14 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/escrow/admin"
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
 	"github.com/rollcall-dev/rollcall/internal/escrow/store"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
@@ -68,6 +70,18 @@ func escrowError(err error) error {
 	return schemaError(err)
 }
 
+// escrowOutcome is [uncertain] for a change in transactions of the monitor's store: an error of one means that it did nothing, unless the
+// answer to its commit was lost. partly describes what former transactions did; "" if there were none.
+func escrowOutcome(err error, partly string) error {
+	if !errors.Is(err, postgres.ErrUnknown) && partly == "" {
+		return err
+	}
+	if partly != "" {
+		partly += "; then: "
+	}
+	return WithFix(&gateway.UnknownOutcomeError{Cause: partly + err.Error(), Err: err}, "Look before you repeat it: \"rollcall escrow status\".")
+}
+
 // escrowNodes are the chain's nodes.
 type escrowNodes struct {
 	RPCURLs []string `name:"rpc-url" env:"RPC_URL" placeholder:"URL" secret:"" help:"Nodes of the chain; by default that of \"rollcall-dev\", where its database is used."`
@@ -102,14 +116,14 @@ func (n *escrowNodes) client(chainID uint64) (*evm.Client, error) {
 }
 
 // escrowAddress is an escrow's address as an option; nil without one.
-type escrowAddress struct{ *common.Address }
+type escrowAddress struct{ address *common.Address }
 
 // UnmarshalText reads an address.
 func (e *escrowAddress) UnmarshalText(text []byte) error {
 	if !common.IsHexAddress(string(text)) {
 		return errors.New("give 0x and 40 hexadecimal digits")
 	}
-	e.Address = new(common.HexToAddress(string(text)))
+	e.address = new(common.HexToAddress(string(text)))
 	return nil
 }
 

@@ -92,7 +92,11 @@ func (c *escrowBackfillCmd) Run(ctx context.Context, con *Console) error {
 	progress := progressOf(con.Stderr, "read", plan.From)
 	messages, err := a.Backfill(ctx, plan, nodes, c.Target, func(block uint64, _ int) { progress(block) })
 	if err != nil {
-		return uncertain(backfillError(err), "rollcall escrow status")
+		partly := ""
+		if messages > 0 {
+			partly = plural(messages, "late message") + " added, and the settings are the former ones"
+		}
+		return escrowOutcome(backfillError(err), partly)
 	}
 	return c.Print(con.Stdout, escrowBackfilled{plan, messages, true}, func(w io.Writer) {
 		fmt.Fprintf(w, "%s added. Start the instances with these settings now:\n", plural(messages, "late message"))

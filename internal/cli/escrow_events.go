@@ -52,7 +52,7 @@ func (c *escrowEventsCmd) Run(ctx context.Context, con *Console) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	filter := admin.Filter{Escrow: c.Escrow.Address, From: c.From, To: c.To, Limit: c.Limit}
+	filter := admin.Filter{Escrow: c.Escrow.address, From: c.From, To: c.To, Limit: c.Limit}
 	if c.Parked {
 		return c.parked(ctx, con, a, filter)
 	}
@@ -118,7 +118,7 @@ func (c *escrowEventsCmd) parked(ctx context.Context, con *Console, a *admin.Adm
 func (c *escrowEventsCmd) follow(ctx context.Context, con *Console, a *admin.Admin) error {
 	begin, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	f, err := a.Follow(begin, c.Escrow.Address)
+	f, err := a.Follow(begin, c.Escrow.address)
 	if err != nil {
 		return err
 	}

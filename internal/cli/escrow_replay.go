@@ -57,7 +57,7 @@ func (c *escrowReplayCmd) Run(ctx context.Context, con *Console) error {
 		return err
 	}
 	defer end()
-	filter := admin.Filter{Escrow: c.Escrow.Address, From: c.From, To: c.To}
+	filter := admin.Filter{Escrow: c.Escrow.address, From: c.From, To: c.To}
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	plan, err := a.PlanReplay(limited, filter, c.Target)
@@ -77,7 +77,7 @@ func (c *escrowReplayCmd) Run(ctx context.Context, con *Console) error {
 	limited, cancel = context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	if plan.Messages, err = a.Replay(limited, filter, plan.Targets); err != nil {
-		return uncertain(replayError(err), "rollcall escrow status")
+		return escrowOutcome(replayError(err), "")
 	}
 	return c.Print(con.Stdout, escrowReplayed{plan, true}, func(w io.Writer) {
 		fmt.Fprintf(w, "%s enqueued again for %s\n", plural(plan.Messages, "message"), plural(len(plan.Targets), "target"))

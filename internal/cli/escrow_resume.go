@@ -57,12 +57,17 @@ func (c *escrowResumeCmd) Run(ctx context.Context, con *Console) error {
 			return err
 		}
 	}
+	retracted := 0
 	if err := a.Resume(ctx, f, nodes, c.AcceptFork, c.Target, func(n int) {
-		if n < f.Abandoned {
+		if retracted = n; n < f.Abandoned {
 			fmt.Fprintf(con.Stderr, "%d of %s retracted\n", n, plural(f.Abandoned, "event"))
 		}
 	}); err != nil {
-		return uncertain(resumeError(err), "rollcall escrow status")
+		partly := ""
+		if retracted > 0 {
+			partly = plural(retracted, "event") + " retracted, and the chain is halted still"
+		}
+		return escrowOutcome(resumeError(err), partly)
 	}
 	return c.Print(con.Stdout, escrowResumed{f, true}, func(w io.Writer) {
 		if f.Same() {

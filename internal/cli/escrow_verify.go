@@ -47,16 +47,16 @@ func (c *escrowChain) check(p *config.Problems) {
 
 // open opens the chain and its nodes; end releases both.
 func (c *escrowChain) open(ctx context.Context) (_ *admin.Admin, _ admin.Nodes, end func(), err error) {
-	a, close, err := c.admin(ctx)
+	a, closeStore, err := c.admin(ctx)
 	if err != nil {
 		return nil, admin.Nodes{}, nil, err
 	}
 	client, err := c.client(a.ChainID)
 	if err != nil {
-		close()
+		closeStore()
 		return nil, admin.Nodes{}, nil, err
 	}
-	end = func() { client.Close(); close() }
+	end = func() { client.Close(); closeStore() }
 	return a, admin.Nodes{Client: client, Events: c.set, Alone: len(c.RPCURLs) == 1}, end, nil
 }
 

@@ -30,6 +30,7 @@ type databaseFlags struct {
 func (d *databaseFlags) CheckFlags(p *config.Problems) (running *devinfo.Info) {
 	given := d.DatabaseURL != "" || d.URLFile != ""
 	ReadSecret(p, &d.DatabaseURL, &d.URLFile)
+	d.DatabaseURL = WithoutDriver(d.DatabaseURL)
 	if given {
 		CheckDatabaseURL(p, &d.DatabaseURL, &d.URLFile)
 		return nil
@@ -41,6 +42,16 @@ func (d *databaseFlags) CheckFlags(p *config.Problems) (running *devinfo.Info) {
 		p.Addf(&d.DatabaseURL, "give postgres://user:password@host:port/database, or start \"rollcall-dev\"", "is missing")
 	}
 	return running
+}
+
+// WithoutDriver returns a URL without the driver that some programs want in its scheme, as in postgresql+asyncpg://.
+func WithoutDriver(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if !ok {
+		return url
+	}
+	scheme, _, _ = strings.Cut(scheme, "+")
+	return scheme + "://" + rest
 }
 
 // Open connects. It tries once: a person waits.

@@ -50,7 +50,7 @@ func TestReplay_BlocksOfAnEscrow_SameBytesInOrder(t *testing.T) {
 		WHERE lane = '1337/topic' AND payload LIKE '%0x0100000000000000000000000000000000000000"%'`).Scan(&subject, &partition))
 	require.Equal(t, subject, partition, "a replay has the subject and the partition of the original")
 
-	// What follows has the next sequence: a replay takes none.
+	// A replay takes no sequence: the next message has the next one.
 	m := f.final(approved(t, one, 4))[0]
 	require.Equal(t, int64(4), m.Sequence)
 }

@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"time"
 
@@ -49,7 +50,7 @@ func (m *Message) Encode() ([]byte, error) { return encode(m) }
 // Replayed returns an encoded message as a replay: the same bytes, and the member replay at the end.
 func Replayed(text []byte) []byte {
 	body := bytes.TrimSuffix(text, []byte("}"))
-	return append(body[:len(body):len(body)], `,"replay":true}`...)
+	return append(slices.Clip(body), `,"replay":true}`...)
 }
 
 // Attributes returns the attributes of the message at a topic, which equal members of its JSON.

@@ -20,7 +20,7 @@ var ErrSettings = errors.New("the chain has other settings since a backfill: sta
 // current returns nil if a chain has the settings that this process has registered, or if it has registered none.
 func (s *Store) current(c Chain) error {
 	given := s.registered.Load()
-	if given == nil || c.Events == s.cfg.Events.String() && c.Settings.equal(*given) {
+	if given == nil || c.Events == s.cfg.Events.String() && c.equal(*given) {
 		return nil
 	}
 	return ErrSettings
