@@ -21,8 +21,8 @@ type escrowTargets struct {
 
 func (t *escrowTargets) check(p *config.Problems) {
 	for _, name := range t.Target {
-		if name == "" || strings.Contains(name, "/") {
-			p.Addf(&t.Target, "give the name of a topic or of a webhook's target", "%q is not a target", name)
+		if name == "" {
+			p.Addf(&t.Target, "give one such as topic, or webhook/NAME", "has an empty name")
 		}
 	}
 }

@@ -207,6 +207,38 @@ func TestPlanBackfill_NothingNewOrHalted_Refused(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrHalted)
 }
 
+// Late events are older than those that an escrow has: its facts stay those of its latest events, apart from what only the late ones have.
+func TestBackfill_OlderEvents_KeepTheLatestFacts(t *testing.T) {
+	f := newFixture(t)
+	one := common.Address{1}
+	f.final()
+	first := f.at
+	f.final(deployed(t, one))
+	f.final(released(t, one))
+	seen, err := f.Chain(t.Context())
+	require.NoError(t, err)
+	earlier := deployed(t, one) // by another factory, so that it is another event
+	earlier.Contract = common.Address{0xfb}
+	found, _ := set.Match(chainID, []events.Log{earlier}, factories{})
+	require.Len(t, found, 1)
+	late := store.Late{Seen: seen, To: 1, Blocks: []store.Read{{Block: first, Found: found}}}
+	for _, want := range []int{1, 0} { // it is stored once
+		n, err := f.store.CommitLate(t.Context(), late)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	var state string
+	var created, sequence int
+	require.NoError(t, f.db.QueryRow(t.Context(), `SELECT state, created, sequence FROM escrow_accounts`).Scan(&state, &created, &sequence))
+	require.Equal(t, []any{"released", 1, 3}, []any{state, created, sequence})
+}
+
+// factories takes all contracts for factories.
+type factories struct{}
+
+func (factories) Factory(common.Address) bool { return true }
+func (factories) Escrow(common.Address) bool  { return false }
+
 // At the end of a backfill the pending messages are retracted, and the cursor is the final block: the next watcher reads the rest with the
 // new settings.
 func TestBackfillEnd_PendingMessages_AreRetracted(t *testing.T) {

@@ -59,7 +59,7 @@ func TestReplay_BlocksOfAnEscrow_SameBytesInOrder(t *testing.T) {
 func TestReplay_RetractedEvent_InTheOrderOfTheSequence(t *testing.T) {
 	f := newFixture(t)
 	one := common.Address{1}
-	b1, b2, b3 := block(1, 1), block(2, 1), block(2, 2)
+	b1, b2, b3 := block(1, 1), block(3, 1), block(2, 2)
 	read := func(b events.Block, l events.Log) store.Read {
 		found, _ := set.Match(chainID, []events.Log{l}, registry{one: true})
 		return store.Read{Block: b, Found: found}
@@ -68,7 +68,7 @@ func TestReplay_RetractedEvent_InTheOrderOfTheSequence(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.store.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b2, Ancestor: &b1, To: b3, Blocks: []store.Read{read(b3, released(t, one))}})
 	require.NoError(t, err)
-	n, err := f.Replay(t.Context(), Filter{From: 1, To: 2}, []string{"again"})
+	n, err := f.Replay(t.Context(), Filter{From: 1, To: 3}, []string{"again"})
 	require.NoError(t, err)
 	require.Equal(t, 3, n)
 	var sequences []int64
