@@ -88,7 +88,7 @@ up() {
   build
   # A chain that is started again is another one: the data of the one before means nothing on it.
   printf 'compose: the chain begins again at each start, and the relayers'"'"' data with it\n'
-  in_project rm --force --stop -v oz-relayer-0 oz-relayer-1 oz-relayer-2 api-1 api-2 consumer-1 consumer-2 postgres chain >/dev/null 2>&1 || true
+  in_project rm --force --stop -v oz-relayer-0 oz-relayer-1 oz-relayer-2 api-1 api-2 consumer-1 consumer-2 escrow-1 escrow-2 pubsub postgres chain >/dev/null 2>&1 || true
   # docker-compose 1.29 cannot replace containers on newer engines (KeyError: 'ContainerConfig'). It can start
   # new ones, and the volumes stay.
   in_project up --detach --remove-orphans || {
@@ -125,6 +125,7 @@ drill() {
   export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' CONSUMER_RELAYER_TIMEOUT=10s
   export HEALTH_CHECK_INTERVAL_MS=2000 HEALTH_CHECK_TIMEOUT_MS=1500 HEALTH_CHECK_CONNECT_TIMEOUT_MS=1500
   export RELAYER_0_HTTP='' RELAYER_1_HTTP='' RELAYER_2_HTTP='' API_1_HTTP='' API_2_HTTP=''
+  export ESCROW_1_HTTP='' ESCROW_2_HTTP='' PUBSUB='' ESCROW_INTERVAL=2s
   in_project down --volumes --remove-orphans --timeout 1 >/dev/null 2>&1 || true
   trap 'in_project logs --no-color --timestamps >build/drill.log 2>&1; in_project down --volumes --timeout 1 >/dev/null 2>&1' EXIT
   up

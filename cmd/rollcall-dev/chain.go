@@ -7,6 +7,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
@@ -71,15 +72,17 @@ func (c *chainCmd) start(p *process.Process) error {
 
 // createContracts creates the contracts of the development cluster.
 func createContracts(ctx context.Context, chain *devchain.Chain, log *slog.Logger) error {
-	if err := erc2771.Deploy(ctx, chain.Client()); err != nil {
+	var creations errgroup.Group // each has an account of its own, so they need not wait for each other's blocks
+	creations.Go(func() error { return erc2771.Deploy(ctx, chain.Client()) })
+	creations.Go(func() error {
+		_, err := escrowchain.DeployFactory(ctx, chain.Client(), escrowchain.Deployer())
 		return err
-	}
-	factory, err := escrowchain.DeployFactory(ctx, chain.Client(), escrowchain.Deployer())
-	if err != nil {
+	})
+	if err := creations.Wait(); err != nil {
 		return err
 	}
 	forwarder, recipient := erc2771.Addresses()
-	log.Info("contracts created", "forwarder", forwarder.Hex(), "recipient", recipient.Hex(), "escrow_factory", factory.Hex())
+	log.Info("contracts created", "forwarder", forwarder.Hex(), "recipient", recipient.Hex(), "escrow_factory", escrowchain.FactoryAddress().Hex())
 	return nil
 }
 

@@ -28,6 +28,8 @@ type runCmd struct {
 	KeyPrefix  string `name:"redis-key-prefix" env:"REDIS_KEY_PREFIX" help:"Put before every key and channel."`
 	Rollcall   string `placeholder:"FILE" help:"The program of the roles; by default rollcall beside this one."`
 
+	NoDemo bool `name:"no-demo" help:"Create no escrow; by default one is created and settled each 10 s."`
+
 	WebhookURLs []string `name:"webhook-urls" placeholder:"URL" help:"Base URLs that the relayers send webhooks to, such as those of proxies; by default the APIs'."`
 }
 
@@ -52,12 +54,12 @@ func (c *runCmd) Run(ctx context.Context, con *cli.Console) error {
 	return supervisor.Run(ctx, supervisor.Config{
 		Data: c.Data, RedisURL: c.RedisURL, KeyPrefix: c.KeyPrefix,
 		Interval: time.Duration(c.IntervalMS) * time.Millisecond, WebhookURLs: c.WebhookURLs,
-		Rollcall: c.Rollcall, Command: cmp.Or(os.Args[0], "rollcall-dev"), Out: con.Stdout,
+		NoDemo: c.NoDemo, Rollcall: c.Rollcall, Command: cmp.Or(os.Args[0], "rollcall-dev"), Out: con.Stdout,
 	})
 }
 
 type killCmd struct {
-	Member string `arg:"" predictor:"devmember" help:"leader, coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, gateway, chain, postgres, or redis."`
+	Member string `arg:"" predictor:"devmember" help:"leader, coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, escrow-1 or 2, gateway, chain, pubsub, postgres, or redis."`
 	dataFlags
 }
 
@@ -71,7 +73,7 @@ func (c *killCmd) Run(ctx context.Context, con *cli.Console) error {
 }
 
 type startCmd struct {
-	Member string `arg:"" predictor:"devmember" help:"coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, gateway, chain (a new one, on which the relayers send nothing), postgres, or redis (empty)."`
+	Member string `arg:"" predictor:"devmember" help:"coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, escrow-1 or 2, gateway, chain (a new one, on which the relayers send nothing), pubsub (empty), postgres, or redis (empty)."`
 	dataFlags
 }
 

@@ -101,6 +101,10 @@ func pids(info *devinfo.Info) map[string]int {
 	for _, c := range info.Consumers {
 		all[c.ID] = c.PID
 	}
+	for _, e := range info.Escrows {
+		all[e.ID] = e.PID
+	}
+	all["pubsub"] = info.PubSub.PID
 	all["chain"], all["postgres"], all["redis"] = info.Chain.PID, info.DatabasePID, info.RedisPID
 	return all
 }
@@ -120,7 +124,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	}
 	d.says(t, "Ctrl-C stops everything")
 	first := pids(info)
-	require.Len(t, first, 14)
+	require.Len(t, first, 17)
 	for id, pid := range first {
 		require.True(t, alive(pid), "%s, process %d", id, pid)
 	}
@@ -239,6 +243,22 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	r = dev(t, "kill", "absent", "--data", data)
 	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, `there is no "absent"; there are leader, `)
+
+	// Either instance of the escrow monitor goes on alone.
+	for i, victim := range info.Escrows {
+		succeed(t, "kill", victim.ID, "--data", data)
+		cursor := func() float64 {
+			_, status := get(info.Escrows[1-i].HTTP + "/status")
+			at, _ := status["cursor"].(map[string]any)
+			number, _ := at["number"].(float64)
+			return number
+		}
+		// The other one may have stored what the killed one had not; two blocks later it reads alone.
+		require.Eventually(t, func() bool { return cursor() > 0 }, 5*time.Minute, 50*time.Millisecond)
+		before := cursor()
+		require.Eventually(t, func() bool { return cursor() > before+1 }, 5*time.Minute, 50*time.Millisecond)
+		succeed(t, "start", victim.ID, "--data", data)
+	}
 
 	// A chain that is started again is another one, on which nothing is sent.
 	succeed(t, "kill", "chain", "--data", data)
@@ -384,7 +404,7 @@ func requireSecret(t *testing.T, d *devRun, data string, info *devinfo.Info) {
 	public := map[string]string{"what it prints": d.out.String()}
 	logs, err := filepath.Glob(filepath.Join(data, "logs", "*.log"))
 	require.NoError(t, err)
-	require.Len(t, logs, 13)
+	require.Len(t, logs, 16)
 	if runtime.GOOS == "linux" {
 		for _, pid := range pids(info) {
 			if pid != 0 {

@@ -18,7 +18,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-const description = "Rollcall's development cluster: coordinators, a gateway, relayers, APIs and consumers, a chain, PostgreSQL and Redis on this machine."
+const description = "Rollcall's development cluster: coordinators, a gateway, relayers, APIs and consumers, the escrow monitor, a chain, Pub/Sub, PostgreSQL and Redis on this machine."
 
 // commands is the command line, in the order of the help.
 type commands struct {
@@ -39,7 +39,7 @@ type commands struct {
 var words = map[string][]string{
 	"devmember": {
 		"leader", "coordinator-1", "coordinator-2", "coordinator-3", "oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "gateway", "chain", "postgres", "redis",
-		"api-1", "api-2", "consumer-1", "consumer-2",
+		"api-1", "api-2", "consumer-1", "consumer-2", "escrow-1", "escrow-2", "pubsub",
 	},
 	"devrelayer": {"oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "api-1", "api-2"},
 }

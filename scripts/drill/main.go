@@ -62,6 +62,7 @@ func (d *drill) steps() {
 	d.relayerKilled()
 	d.storeStopped()
 	d.relayPathSurvives()
+	d.monitorSurvives()
 }
 
 // attempt runs f on a goroutine, which check may end, and returns the error that ended it.

@@ -3,6 +3,7 @@ package escrowchain_test
 import (
 	"log/slog"
 	"math/big"
+	"os"
 	"testing"
 
 	"github.com/ethereum/go-ethereum"
@@ -89,6 +90,14 @@ func TestEscrow_Life_EmitsTheEvents(t *testing.T) {
 	require.Equal(t, []common.Hash{refunded}, topics(receipt.Logs))
 	_, err = send(arbiter, other, 0, escrowchain.Approve())
 	require.Error(t, err, "settled")
+}
+
+// The composed monitor is configured with the address that the chain's factory gets.
+func TestFactoryAddress_ComposeFile_HasIt(t *testing.T) {
+	t.Parallel()
+	compose, err := os.ReadFile("../../../deploy/compose.yaml")
+	require.NoError(t, err)
+	require.Contains(t, string(compose), `FACTORY_ADDRESS: "`+escrowchain.FactoryAddress().Hex()+`"`)
 }
 
 func TestDemo_EvenReleasesAndOddRefunds(t *testing.T) {

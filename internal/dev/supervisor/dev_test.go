@@ -136,7 +136,7 @@ func TestChoosePorts_PortsOfAnotherCluster_AreAvoided(t *testing.T) {
 		require.False(t, held[*port], "%d is another's", *port)
 		seen[*port] = true
 	}
-	require.Len(t, seen, 4+2*nodes+relays+2*apis)
+	require.Len(t, seen, 5+2*nodes+relays+2*apis+escrows)
 
 	require.NoError(t, lock.Close())
 	ours, err = choosePorts(t.Context(), t.TempDir(), wish)
@@ -178,14 +178,18 @@ func TestInfo_JSON_HasTheFieldsOfScripts(t *testing.T) {
 		Relayers: []devinfo.Relayer{{ID: "o", URL: "u", PID: 2, APIKey: "k"}}, Gateways: []devinfo.Gateway{{ID: "g", PID: 3, HTTP: "h"}},
 		PoolID: "q", Chain: devinfo.Chain{RPCURL: "n", WSURL: "w", ChainID: 5, PID: 4, Forwarder: "f", Recipient: "t"}, DatabaseURL: "d", DatabasePID: 6,
 		APIs: []devinfo.API{{ID: "a", PID: 7, URL: "u", APIKey: "k"}}, Consumers: []devinfo.Consumer{{ID: "c", PID: 8, HTTP: "h"}},
+		Escrows: []devinfo.Escrow{{ID: "e", PID: 10, HTTP: "h"}}, Contracts: devinfo.Contracts{Factory: "f"},
+		PubSub: devinfo.PubSub{EmulatorHost: "h", Project: "p", Topic: "t", PID: 11},
 	})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"redis_url":"r","redis_pid":9,"redis_key_prefix":"p","coordinators":[{"id":"c","pid":1,"cluster":"a","http":"h"}],
 		"relayers":[{"id":"o","url":"u","pid":2,"api_key":"k"}],"gateways":[{"id":"g","pid":3,"http":"h"}],
 		"pool_id":"q","chain":{"rpc_url":"n","ws_url":"w","chain_id":5,"pid":4,"forwarder":"f","recipient":"t"},
-		"apis":[{"id":"a","pid":7,"url":"u","api_key":"k"}],"consumers":[{"id":"c","pid":8,"http":"h"}],"database_url":"d","database_pid":6}`, string(content))
+		"apis":[{"id":"a","pid":7,"url":"u","api_key":"k"}],"consumers":[{"id":"c","pid":8,"http":"h"}],
+		"escrows":[{"id":"e","pid":10,"http":"h"}],"contracts":{"factory":"f"},"pubsub":{"emulator_host":"h","project":"p","topic":"t","pid":11},
+		"database_url":"d","database_pid":6}`, string(content))
 
-	content, err = json.Marshal(devinfo.Info{Coordinators: []devinfo.Coordinator{{}}, Relayers: []devinfo.Relayer{{}}, Gateways: []devinfo.Gateway{{}}, APIs: []devinfo.API{{}}, Consumers: []devinfo.Consumer{{}}})
+	content, err = json.Marshal(devinfo.Info{Coordinators: []devinfo.Coordinator{{}}, Relayers: []devinfo.Relayer{{}}, Gateways: []devinfo.Gateway{{}}, APIs: []devinfo.API{{}}, Consumers: []devinfo.Consumer{{}}, Escrows: []devinfo.Escrow{{}}})
 	require.NoError(t, err)
 	require.NotContains(t, string(content), "pid", "a script that kills process 0 kills itself")
 }

@@ -2,14 +2,19 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/ethereum/go-ethereum/ethclient"
+
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
+	"github.com/rollcall-dev/rollcall/internal/dev/escrowchain"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
@@ -18,6 +23,13 @@ const (
 	chainID    = "chain"
 	postgresID = "postgres"
 	redisID    = "redis"
+	pubsubID   = "pubsub"
+
+	// pubsubProject and pubsubTopic are the names of the topic at the fake.
+	pubsubProject = "rollcall-dev"
+	pubsubTopic   = "settlement.events.v1"
+	// demoInterval is the time between two escrows of the demonstration.
+	demoInterval = "10s"
 
 	// poolID is the relayers' default.
 	poolID = "pool"
@@ -37,6 +49,8 @@ const (
 	kindGateway     kind = "gateway"
 	kindAPI         kind = "api"
 	kindConsumer    kind = "consumer"
+	kindEscrow      kind = "escrow"
+	kindPubSub      kind = "pubsub"
 )
 
 // stages are the steps of a start: the members to start, in this order, and the members that must serve before the next
@@ -44,9 +58,9 @@ const (
 // relayers are healthy, because one that it finds unhealthy has to wait for its next check.
 var stages = []struct{ started, awaited []kind }{
 	{started: []kind{kindRedis}, awaited: []kind{kindRedis}},
-	{started: []kind{kindCoordinator, kindChain, kindPostgres}, awaited: []kind{kindPostgres, kindChain}},
-	{started: []kind{kindRelayer, kindAPI, kindConsumer}, awaited: []kind{kindRelayer, kindCoordinator}},
-	{started: []kind{kindGateway}, awaited: []kind{kindGateway, kindAPI, kindConsumer}},
+	{started: []kind{kindCoordinator, kindChain, kindPostgres, kindPubSub}, awaited: []kind{kindPostgres, kindChain, kindPubSub}},
+	{started: []kind{kindRelayer, kindAPI, kindConsumer, kindEscrow}, awaited: []kind{kindRelayer, kindCoordinator}},
+	{started: []kind{kindGateway}, awaited: []kind{kindGateway, kindAPI, kindConsumer, kindEscrow}},
 }
 
 // member is a process of the cluster, running or not.
@@ -72,8 +86,8 @@ func (s *supervisor) plan() []*member {
 	all := []*member{
 		// launch returns when it answers.
 		{id: postgresID, kind: kindPostgres, launch: s.database.start, ready: func(context.Context) error { return nil }},
-		s.child(s.self, chainID, kindChain, "http://"+local(s.ports.Chain), nil,
-			"chain", "--listen", local(s.ports.Chain), "--fund", s.secrets.Funded()),
+		s.chain(),
+		s.pubsub(),
 	}
 	if s.redisServer != "" {
 		all = append(all, s.redis(s.redisServer))
@@ -87,6 +101,7 @@ func (s *supervisor) plan() []*member {
 	}
 	redis := []string{"REDIS_URL=" + s.redisURL, "REDIS_KEY_PREFIX=" + s.cfg.KeyPrefix}
 	all = append(all, s.relayPath(redis)...)
+	all = append(all, s.monitors()...)
 	var peers []string
 	for i, port := range s.ports.Cluster {
 		peers = append(peers, fmt.Sprintf("%s=%s", coordinatorID(i), local(port)))
@@ -123,6 +138,56 @@ func (s *supervisor) relayPath(redis []string) (all []*member) {
 	return all
 }
 
+// chain returns the chain, which serves when the factory of escrows exists: an escrow monitor refuses a factory without code.
+func (s *supervisor) chain() *member {
+	node := local(s.ports.Chain)
+	args := []string{"chain", "--listen", node, "--fund", s.secrets.Funded()}
+	if !s.cfg.NoDemo {
+		args = append(args, "--escrow-interval", demoInterval)
+	}
+	m := s.child(s.self, chainID, kindChain, "", nil, args...)
+	m.ready = func(ctx context.Context) error {
+		client, err := ethclient.DialContext(ctx, "http://"+node)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		code, err := client.CodeAt(ctx, escrowchain.FactoryAddress(), nil)
+		if err == nil && len(code) == 0 {
+			err = errors.New("the contracts do not exist yet")
+		}
+		return err
+	}
+	return m
+}
+
+// pubsub returns the fake of Pub/Sub.
+func (s *supervisor) pubsub() *member {
+	address := local(s.ports.PubSub)
+	m := s.child(s.self, pubsubID, kindPubSub, "", nil, "pubsub", "--listen", address)
+	m.ready = func(ctx context.Context) error {
+		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	}
+	return m
+}
+
+// monitors returns the instances of the escrow monitor.
+func (s *supervisor) monitors() (all []*member) {
+	for i, port := range s.ports.Escrow {
+		all = append(all, s.child(s.cfg.Rollcall, escrowID(i), kindEscrow, "http://"+local(port)+"/health", nil,
+			"escrow", "--listen", local(port), "--instance-id", escrowID(i), "--chain-id", fmt.Sprint(devchain.ChainID),
+			"--rpc-url", "ws://"+local(s.ports.Chain), "--factory-address", escrowchain.FactoryAddress().Hex(),
+			"--finality", fmt.Sprint(confirmations),
+			"--database-url-file", s.secrets.databaseURLFile(), "--pubsub-emulator-host", local(s.ports.PubSub),
+			"--pubsub-project-id", pubsubProject, "--pubsub-topic-id", pubsubTopic))
+	}
+	return all
+}
+
 // child returns a member that is a process of a program, and serves when a URL answers 200.
 func (s *supervisor) child(program, id string, k kind, url string, variables []string, args ...string) *member {
 	m := &member{id: id, kind: k, ready: answers(url)}
@@ -136,6 +201,7 @@ func coordinatorID(i int) string { return fmt.Sprintf("coordinator-%d", i+1) }
 func relayerID(i int) string     { return fmt.Sprintf("oz-relayer-%d", i) }
 func apiID(i int) string         { return fmt.Sprintf("api-%d", i+1) }
 func consumerID(i int) string    { return fmt.Sprintf("consumer-%d", i+1) }
+func escrowID(i int) string      { return fmt.Sprintf("escrow-%d", i+1) }
 
 func (s *supervisor) coordinators() []string {
 	var addresses []string
@@ -202,6 +268,8 @@ func (s *supervisor) writeInfo() error {
 			RPCURL: "http://" + node, WSURL: "ws://" + node, ChainID: devchain.ChainID, PID: pids[chainID],
 			Forwarder: forwarder.Hex(), Recipient: recipient.Hex(),
 		},
+		Contracts:   devinfo.Contracts{Factory: escrowchain.FactoryAddress().Hex()},
+		PubSub:      devinfo.PubSub{EmulatorHost: local(s.ports.PubSub), Project: pubsubProject, Topic: pubsubTopic, PID: pids[pubsubID]},
 		DatabaseURL: s.database.url(), DatabasePID: pids[postgresID],
 		Gateways: []devinfo.Gateway{{ID: gatewayID, PID: pids[gatewayID], HTTP: "http://" + local(s.ports.Gateway)}},
 	}
@@ -218,6 +286,9 @@ func (s *supervisor) writeInfo() error {
 	}
 	for i, port := range s.ports.Consumer {
 		info.Consumers = append(info.Consumers, devinfo.Consumer{ID: consumerID(i), PID: pids[consumerID(i)], HTTP: "http://" + local(port)})
+	}
+	for i, port := range s.ports.Escrow {
+		info.Escrows = append(info.Escrows, devinfo.Escrow{ID: escrowID(i), PID: pids[escrowID(i)], HTTP: "http://" + local(port)})
 	}
 	return writeJSON(filepath.Join(s.cfg.Data, devinfo.File), info)
 }

@@ -21,15 +21,17 @@ import (
 // ports are the ports of a cluster. The coordinators' ports are chosen once and then kept, because Raft's configuration
 // contains them.
 type ports struct {
-	Redis    int         `json:"redis"`
-	Gateway  int         `json:"gateway"`
-	Cluster  [nodes]int  `json:"cluster"`
-	HTTP     [nodes]int  `json:"http"`
-	Relayer  [relays]int `json:"relayer"`
-	API      [apis]int   `json:"api"`
-	Consumer [apis]int   `json:"consumer"`
-	Chain    int         `json:"chain"`
-	Postgres int         `json:"postgres"`
+	Redis    int          `json:"redis"`
+	Gateway  int          `json:"gateway"`
+	Cluster  [nodes]int   `json:"cluster"`
+	HTTP     [nodes]int   `json:"http"`
+	Relayer  [relays]int  `json:"relayer"`
+	API      [apis]int    `json:"api"`
+	Consumer [apis]int    `json:"consumer"`
+	Escrow   [escrows]int `json:"escrow"`
+	PubSub   int          `json:"pubsub"`
+	Chain    int          `json:"chain"`
+	Postgres int          `json:"postgres"`
 }
 
 // preferred are the ports on a machine where nothing else runs: those in the README.
@@ -39,6 +41,7 @@ var preferred = ports{
 	HTTP:    [nodes]int{3011, 3012, 3013},
 	Relayer: [relays]int{3100, 3101, 3102},
 	API:     [apis]int{8080, 8081}, Consumer: [apis]int{9090, 9091},
+	Escrow: [escrows]int{9092, 9093}, PubSub: 8085,
 	Chain: 8545, Postgres: 5439,
 }
 
@@ -72,7 +75,10 @@ func (p *ports) all() (ports []*int, remembered int) {
 	for i := range apis {
 		ports = append(ports, &p.API[i], &p.Consumer[i])
 	}
-	return append(ports, &p.Redis, &p.Gateway, &p.Chain, &p.Postgres), nodes
+	for i := range escrows {
+		ports = append(ports, &p.Escrow[i])
+	}
+	return append(ports, &p.Redis, &p.Gateway, &p.Chain, &p.Postgres, &p.PubSub), nodes
 }
 
 // choosePorts picks each preferred port if it is free, else that of the last run, else any. A port is taken if a

@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	nodes  = 3 // coordinators
-	relays = 3 // relayers, of one pool
-	apis   = 2 // APIs of the relay path, and consumers
+	nodes   = 3 // coordinators
+	relays  = 3 // relayers, of one pool
+	apis    = 2 // APIs of the relay path, and consumers
+	escrows = 2 // instances of the escrow monitor
 
 	startLimit = 2 * time.Minute
 	// stopLimit is longer than a coordinator needs to transfer leadership and close.
@@ -41,6 +42,8 @@ type Config struct {
 	KeyPrefix string
 	// Interval is the time between two health checks. Default 2 s.
 	Interval time.Duration
+	// NoDemo leaves out the escrows that the chain creates and settles.
+	NoDemo bool
 	// WebhookURLs are the base URLs that the relayers send webhooks to, such as those of proxies. Default: the APIs'.
 	WebhookURLs []string
 	// Rollcall is the program of the roles. Default: rollcall in the folder of this process's program.
@@ -110,7 +113,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 			return err
 		}
 	}
-	s.printf("starting three coordinators, a gateway, three relayers with PostgreSQL and a chain, and two APIs and two consumers of the relay path; their data is in %s", cfg.Data)
+	s.printf("starting three coordinators, a gateway, three relayers with PostgreSQL and a chain, two APIs and two consumers of the relay path, "+
+		"and two instances of the escrow monitor with a fake of Pub/Sub; their data is in %s", cfg.Data)
 	s.printf("the chain begins again at each start, and the relayers' data with it")
 	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
 	defer cancel()
@@ -295,13 +299,15 @@ func (s *supervisor) find(ctx context.Context, name string) (*member, error) {
 
 // stopAll stops the members. The gateway is first, because it has nothing to finish. The coordinators follow,
 // concurrently, while the relayers still answer, so that none is removed from Redis. Then come the relayers, and last
-// the chain, PostgreSQL and Redis.
+// all that they used.
 func (s *supervisor) stopAll() {
 	s.mu.Lock()
 	s.stopping = true // from here on no member is started
 	s.mu.Unlock()
 	s.printf("stopping")
-	for _, kinds := range [][]kind{{kindGateway, kindAPI, kindConsumer}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres, kindRedis}} {
+	for _, kinds := range [][]kind{
+		{kindGateway, kindAPI, kindConsumer, kindEscrow}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres, kindRedis, kindPubSub},
+	} {
 		var wg sync.WaitGroup
 		for m := range s.of(kinds) {
 			if m.pid() != 0 {

@@ -107,6 +107,10 @@ func (s *supervisor) banner(ctx context.Context) {
 	for i, port := range s.ports.Consumer {
 		p("  %s     http://%s/health", consumerID(i), local(port))
 	}
+	for i, port := range s.ports.Escrow {
+		p("  %s       http://%s/status", escrowID(i), local(port))
+	}
+	p("  Pub/Sub        %s, project %s, topic %s", local(s.ports.PubSub), pubsubProject, pubsubTopic)
 	p("  chain          http://%s, id %d, a block a second, from the beginning", local(s.ports.Chain), devchain.ChainID)
 	p("  PostgreSQL     %s, in %s", local(s.ports.Postgres), s.database.folder)
 	p("  data           %s", s.cfg.Data)
@@ -123,6 +127,7 @@ func (s *supervisor) banner(ctx context.Context) {
 	} else {
 		p("  %s status --coordinators %s", rollcall, strings.Join(s.coordinators(), ","))
 	}
+	p("  %s escrow events --follow", rollcall)
 	p("  curl -s http://%s/status", local(s.ports.HTTP[0]))
 	p("  curl -s http://%s/api/v1/relay/direct -H \"x-api-key: $(%s)\" \\", local(s.ports.API[0]), s.hint("api-key", apiID(0)))
 	p("    -H 'Content-Type: application/json' -d '{\"to\": \"0x00000000000000000000000000000000000000aa\", \"value\": \"1\"}'")

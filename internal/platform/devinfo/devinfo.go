@@ -30,9 +30,13 @@ type Info struct {
 	Gateways     []Gateway     `json:"gateways"`
 	APIs         []API         `json:"apis"`
 	Consumers    []Consumer    `json:"consumers"`
+	Escrows      []Escrow      `json:"escrows"`
 	// PoolID is the id of the relayers' pool in their API.
 	PoolID string `json:"pool_id"`
 	Chain  Chain  `json:"chain"`
+	// Contracts are those that the escrow monitor watches.
+	Contracts Contracts `json:"contracts"`
+	PubSub    PubSub    `json:"pubsub"`
 	// DatabaseURL is the URL of the relayers' store, with its password.
 	DatabaseURL string `json:"database_url"`
 	DatabasePID int    `json:"database_pid,omitempty"`
@@ -80,6 +84,26 @@ type Chain struct {
 	Forwarder string `json:"forwarder"`
 	Recipient string `json:"recipient"`
 	PID       int    `json:"pid,omitempty"`
+}
+
+// Contracts are the contracts of escrows in dev.json.
+type Contracts struct {
+	Factory string `json:"factory"`
+}
+
+// PubSub is the fake of Pub/Sub in dev.json.
+type PubSub struct {
+	EmulatorHost string `json:"emulator_host"` // host:port
+	Project      string `json:"project"`
+	Topic        string `json:"topic"`
+	PID          int    `json:"pid,omitempty"`
+}
+
+// Escrow is an instance of the escrow monitor in dev.json. HTTP is a URL.
+type Escrow struct {
+	ID   string `json:"id"`
+	PID  int    `json:"pid,omitempty"`
+	HTTP string `json:"http"`
 }
 
 // Gateway is a gateway in dev.json. HTTP is a URL.
