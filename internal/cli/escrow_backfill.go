@@ -133,6 +133,8 @@ func backfillError(err error) error {
 	switch {
 	case errors.Is(err, admin.ErrNothingNew):
 		return WithFix(err, "Give an earlier block with --from, new factories with --factory, or a larger set with --events (ESCROW_EVENTS).")
+	case errors.Is(err, admin.ErrNoFinal):
+		return WithFix(err, "Try again when \"rollcall escrow status\" shows one.")
 	case errors.Is(err, admin.ErrRemoves):
 		return WithFix(err, "Events can only be added: give the file that the instances have, with what is new.")
 	case errors.Is(err, admin.ErrNoTarget):

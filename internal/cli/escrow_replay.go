@@ -19,8 +19,8 @@ type escrowRange struct {
 }
 
 func (r *escrowRange) check(p *config.Problems) {
-	if r.To < r.From {
-		p.Addf(&r.To, "give the first block with --from", "is before %d", r.From)
+	if r.To < max(r.From, 1) {
+		p.Addf(&r.To, "give the first block with --from", "is before %d", max(r.From, 1))
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 var (
 	// ErrNothingNew means that a backfill would add nothing.
 	ErrNothingNew = errors.New("the chain has these settings already")
+	// ErrNoFinal means that the chain has been read, and no block of it was final yet.
+	ErrNoFinal = errors.New("no block is final yet")
 	// ErrRemoves means that a set of events lacks some of the chain's.
 	ErrRemoves = errors.New("the set of events lacks some that the chain has")
 )
@@ -45,7 +47,7 @@ type Backfill struct {
 }
 
 // PlanBackfill returns what [Admin.Backfill] would add: factories, and the events of the set of n, from a block on. The start block becomes
-// from if that is earlier. It fails with [ErrNothingNew], [ErrRemoves] or [store.ErrHalted].
+// from if that is earlier. It fails with [ErrNothingNew], [ErrNoFinal], [ErrRemoves] or [store.ErrHalted].
 func (a *Admin) PlanBackfill(ctx context.Context, n Nodes, from uint64, factories []common.Address) (*Backfill, error) {
 	chain, err := a.Chain(ctx)
 	if err != nil {
@@ -53,6 +55,9 @@ func (a *Admin) PlanBackfill(ctx context.Context, n Nodes, from uint64, factorie
 	}
 	if chain.Halted != "" {
 		return nil, fmt.Errorf("%w: %s", store.ErrHalted, chain.Halted)
+	}
+	if chain.Cursor.Number > 0 && chain.Final.Number == 0 {
+		return nil, ErrNoFinal
 	}
 	b := &Backfill{From: max(from, 1), Factories: []common.Address{}, Events: []string{}, StartBlock: min(from, chain.StartBlock), seen: chain}
 	for _, f := range factories {

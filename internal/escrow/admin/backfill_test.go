@@ -19,6 +19,7 @@ import (
 func (m *monitored) backfill(n Nodes, from uint64, factories ...common.Address) int {
 	m.t.Helper()
 	a := m.admin()
+	a.part = 4
 	plan, err := a.PlanBackfill(m.t.Context(), n, from, factories)
 	require.NoError(m.t, err)
 	messages, err := a.Backfill(m.t.Context(), plan, n, nil, func(uint64, int) {})
@@ -202,6 +203,10 @@ func TestPlanBackfill_NothingNewOrHalted_Refused(t *testing.T) {
 	require.Equal(t, &Backfill{
 		From: 1, Factories: []common.Address{other}, Events: []string{}, StartBlock: 0, AllFactories: []common.Address{factory, other}, seen: plan.seen,
 	}, plan)
+	_, err = f.store.Commit(t.Context(), store.Step{Epoch: f.epoch, To: block(1, 1)})
+	require.NoError(t, err)
+	_, err = f.PlanBackfill(t.Context(), n, 0, nil)
+	require.ErrorIs(t, err, ErrNoFinal)
 	require.NoError(t, f.store.Halt(t.Context(), "block 1 has changed"))
 	_, err = f.PlanBackfill(t.Context(), n, 0, nil)
 	require.ErrorIs(t, err, store.ErrHalted)

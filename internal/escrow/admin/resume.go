@@ -52,6 +52,9 @@ func (a *Admin) Fork(ctx context.Context, n Nodes) (*Fork, error) {
 		return nil, ErrNotHalted
 	}
 	f := &Fork{Reason: chain.Halted, Final: Block{Number: chain.Final.Number, Hash: chain.Final.Hash}, seen: chain}
+	if chain.Final.Number == 0 { // no block was contradicted
+		return f, nil
+	}
 	r := watch.NewReader(watch.ReaderConfig{Client: n.Client, Events: n.Events, Alone: n.Alone, Logger: n.Logger})
 	has, err := a.block(ctx, r, chain.Final.Number)
 	if err != nil {

@@ -172,6 +172,17 @@ func TestResume_InterruptedRetraction_IsRepeated(t *testing.T) {
 	require.NoError(t, f.store.Halt(t.Context(), "block 3 has changed"))
 	seen, err := f.Chain(t.Context())
 	require.NoError(t, err)
+	for _, change := range []func(*store.Chain){
+		func(c *store.Chain) { c.Halted = "another reason" },
+		func(c *store.Chain) { c.Cursor.Hash[0]++ },
+		func(c *store.Chain) { c.Final.Hash[0]++ },
+	} {
+		other := seen
+		change(&other)
+		_, err := f.store.Abandon(t.Context(), other, 1, 2)
+		require.ErrorIs(t, err, store.ErrChanged)
+		require.ErrorIs(t, f.store.Resume(t.Context(), other, nil), store.ErrChanged)
+	}
 	n, err := f.store.Abandon(t.Context(), seen, 1, 2)
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
