@@ -1,6 +1,12 @@
 package watch
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/escrow/store"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+)
 
 // progress records that the loop turns, and whether the process has the lease. The goroutine of Run calls it.
 func (w *Watcher) progress() {
@@ -21,3 +27,41 @@ func (w *Watcher) Turned() time.Time {
 
 // Leading reports whether this process had the lease then.
 func (w *Watcher) Leading() bool { return w.leading.Load() }
+
+// read reads a confirmed range of blocks, which may take longer than the lease: endpoints with small limits need many queries. So it renews
+// the lease while queries are answered. Otherwise another process would be elected in the middle, and neither would end a step. It returns
+// [store.ErrFenced] if the lease is lost.
+func (w *Watcher) read(ctx context.Context, from, to uint64) ([]evm.Log, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var logs []evm.Log
+	var failed error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		logs, failed = w.confirm.read(ctx, from, to)
+	}()
+	ticker := time.NewTicker(w.cfg.Interval)
+	defer ticker.Stop()
+	for last := w.turned.Load(); ; {
+		select {
+		case <-done:
+			return logs, failed
+		case <-ticker.C:
+		}
+		if w.turned.Load() == last {
+			continue
+		}
+		last = w.turned.Load()
+		_, err := w.lease.Claim(ctx)
+		if err == nil && w.lease.Held() {
+			continue
+		}
+		cancel()
+		<-done
+		if err == nil {
+			err = store.ErrFenced
+		}
+		return nil, err
+	}
+}

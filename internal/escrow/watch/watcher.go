@@ -230,7 +230,7 @@ func (w *Watcher) halted(ctx context.Context) error {
 
 // step reads a range of final blocks and stores it.
 func (w *Watcher) step(ctx context.Context, from, to uint64, final events.Block) error {
-	logs, err := w.confirm.read(ctx, from, to)
+	logs, err := w.read(ctx, from, to)
 	if err != nil {
 		return err
 	}

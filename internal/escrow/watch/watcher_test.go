@@ -220,6 +220,27 @@ func TestWatcher_OneEndpointFaulty_MessagesAreTheChains(t *testing.T) {
 	m.requireChain(m.head() - 3)
 }
 
+// A step takes longer than the lease, because the endpoints answer slowly and for one block at a time: one process ends it.
+func TestWatcher_StepLongerThanTheLease_KeepsIt(t *testing.T) {
+	t.Parallel()
+	m := newMonitor(t, 2)
+	m.settle(12)
+	for _, p := range m.proxies {
+		p.SetRules(
+			proxy.Rule{Methods: []string{logsMethod}, When: func(c proxy.Call) bool { return span(c) > 1 }, Fault: proxy.Fault{
+				Kind: proxy.Refuse, Code: -32600, Message: "eth_getLogs is limited to a 1 block range",
+			}},
+			proxy.Rule{Methods: []string{logsMethod}, Fault: proxy.Fault{Kind: proxy.Delay, Delay: 300 * time.Millisecond}},
+		)
+	}
+	upto := m.head() - 3
+	require.Greater(t, time.Duration(upto)*300*time.Millisecond, 6*time.Second, "the lease takes five")
+	m.start()
+	m.start()
+	m.awaitCursor(upto)
+	m.requireChain(upto)
+}
+
 // E10: the chain contradicts a final block at all endpoints: it is halted, and nothing more is stored.
 func TestWatcher_FinalBlockChanges_Halts(t *testing.T) {
 	t.Parallel()
