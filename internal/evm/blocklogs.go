@@ -2,50 +2,32 @@ package evm
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// SealedHeader is a header with the parts that prove what its block holds.
-type SealedHeader struct {
-	Header
-	// Proven reports whether the hash of the header's fields is that of the block. It is false on chains with other headers.
-	Proven bool
-
-	receiptsRoot common.Hash
-	bloom        types.Bloom
-}
-
-// Excludes reports whether the block certainly has no log with any of the topics. It is false unless the header is proven. On a chain
-// whose blooms do not cover the logs of their own block the caller must not rely on it.
-func (h SealedHeader) Excludes(topics ...common.Hash) bool {
-	return h.Proven && !slices.ContainsFunc(topics, func(t common.Hash) bool { return h.bloom.Test(t[:]) })
-}
-
-// SealedHeader returns the header of a block at one endpoint, which need not have it on its chain. ErrMissing means that the endpoint
-// does not know the block.
-func (c *Client) SealedHeader(ctx context.Context, endpoint string, block common.Hash) (SealedHeader, error) {
+// SealedHeader returns the header of a block at one endpoint, which need not have it on its chain. [Header.Proven] may hold for it.
+// ErrMissing means that the endpoint does not know the block.
+func (c *Client) SealedHeader(ctx context.Context, endpoint string, block common.Hash) (Header, error) {
 	ep, err := c.named(endpoint)
 	if err != nil {
-		return SealedHeader{}, err
+		return Header{}, err
 	}
 	h, _, err := ep.sealedHeader(ctx, block)
 	if err != nil {
-		return SealedHeader{}, fmt.Errorf("read block %s: %w", block, err)
+		return Header{}, fmt.Errorf("read block %s: %w", block, err)
 	}
 	return h, nil
 }
 
 // sealedHeader returns a block's header and the hashes of its transactions.
-func (ep *endpoint) sealedHeader(ctx context.Context, block common.Hash) (h SealedHeader, txs []common.Hash, err error) {
+func (ep *endpoint) sealedHeader(ctx context.Context, block common.Hash) (h Header, txs []common.Hash, err error) {
 	read := blockByHash(block)
 	if limit := ep.rateLimit(read.method); limit != nil {
-		return SealedHeader{}, nil, limit
+		return Header{}, nil, limit
 	}
 	read.decode = func(result []byte) (err error) {
 		if isNull(result) {
@@ -62,24 +44,12 @@ func (ep *endpoint) sealedHeader(ctx context.Context, block common.Hash) (h Seal
 	}
 	answers, err := ep.askPatiently(ctx, []call{read})
 	if err != nil {
-		return SealedHeader{}, nil, err
+		return Header{}, nil, err
 	}
 	if _, err = headerOf(answers[0]); err != nil {
-		return SealedHeader{}, nil, err
+		return Header{}, nil, err
 	}
 	return h, txs, nil
-}
-
-func parseSealedHeader(b []byte) (h SealedHeader, err error) {
-	if h.Header, err = parseHeader(b); err != nil {
-		return h, err
-	}
-	var all types.Header
-	if json.Unmarshal(b, &all) != nil {
-		return h, nil // the chain's headers lack fields
-	}
-	h.Proven, h.receiptsRoot, h.bloom = all.Hash() == h.Hash, all.ReceiptHash, all.Bloom
-	return h, nil
 }
 
 // Proof is whether a block's logs are proven by its hash.
@@ -112,7 +82,7 @@ func (p Proof) String() string {
 
 // BlockLogs are logs of one block.
 type BlockLogs struct {
-	Header SealedHeader
+	Header Header
 	Logs   []Log // in the block's order
 	Proof  Proof
 }
@@ -137,7 +107,7 @@ func (c *Client) blockLogs(ctx context.Context, ep *endpoint, block common.Hash,
 	if err != nil {
 		return BlockLogs{}, err
 	}
-	receipts, err := c.view(ep, h.Header).blockReceipts(ctx, block, txs)
+	receipts, err := c.view(ep, h).blockReceipts(ctx, block, txs)
 	if err != nil {
 		return BlockLogs{}, err
 	}
@@ -147,14 +117,17 @@ func (c *Client) blockLogs(ctx context.Context, ep *endpoint, block common.Hash,
 			return BlockLogs{}, ep.distrust(blockReceiptsMethod, fmt.Errorf("receipt of %s: %w", receipts[i].TxHash, err))
 		}
 	}
-	if !h.Proven {
+	for i := range b.Logs { // no receipt proves it
+		b.Logs[i].BlockTime = uint64(h.Time.Unix())
+	}
+	if !h.Proven() {
 		return b, nil
 	}
 	switch root, err := receiptsRoot(receipts); {
 	case errors.Is(err, errReceiptType):
 	case err != nil:
 		return BlockLogs{}, ep.distrust(blockReceiptsMethod, err)
-	case root == h.receiptsRoot:
+	case root == h.seal.receiptsRoot:
 		b.Proof = Proven
 	default:
 		b.Proof = Disproven

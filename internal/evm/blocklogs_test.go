@@ -97,7 +97,7 @@ func TestBlockLogs_AnswersOfNodes_AreProvenOrNot(t *testing.T) {
 			b, err := c.BlockLogs(t.Context(), c.Status().Endpoints[0].Endpoint, e.block, topics)
 			require.NoError(t, err)
 			require.Equal(t, test.proof, b.Proof)
-			require.Equal(t, test.proven, b.Header.Proven)
+			require.Equal(t, test.proven, b.Header.Proven())
 			require.Equal(t, e.block, b.Header.Hash)
 			if test.proof == Proven {
 				require.Equal(t, want, b.Logs)

@@ -18,6 +18,8 @@ const (
 	// verifyEvery is how often an endpoint must report its chain again, because its host name may start to point
 	// elsewhere.
 	verifyEvery = time.Minute
+	// wrongFor is how long an endpoint that reported another chain is not asked at all. Its operator may correct it.
+	wrongFor = 10 * time.Second
 	// A failing endpoint is not asked for a pause that doubles from minBackoff to maxBackoff.
 	minBackoff = 250 * time.Millisecond
 	maxBackoff = 30 * time.Second
@@ -50,6 +52,7 @@ type endpoint struct {
 	mu        sync.Mutex
 	verified  time.Time // when it last reported the right chain; zero if it must do so before it is used
 	chainID   uint64    // as last reported
+	reported  time.Time // when it last reported its chain
 	genesis   common.Hash
 	anchored  Header // the block that it last returned for an Anchor
 	head      Header
@@ -108,8 +111,10 @@ func (ep *endpoint) healthOf(now time.Time, methods ...string) endpointHealth {
 	defer ep.mu.Unlock()
 	s := standingGood
 	switch {
-	case ep.chainID != 0 && ep.chainID != ep.cfg.ChainID:
+	case ep.chainID != 0 && ep.chainID != ep.cfg.ChainID && now.Sub(ep.reported) < wrongFor:
 		s = standingWrong
+	case ep.chainID != 0 && ep.chainID != ep.cfg.ChainID: // the next call asks for its chain first
+		s = standingFailing
 	case ep.excluded != (Exclusion{}):
 		s = standingExcluded
 	case now.Before(ep.until) && ep.limited:
@@ -374,7 +379,7 @@ func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	changed := ep.chainID != id
-	if ep.chainID = id; changed {
+	if ep.chainID, ep.reported = id, time.Now(); changed {
 		ep.showExcluded()
 	}
 	if id != ep.cfg.ChainID {

@@ -9,7 +9,7 @@ import (
 // Finality selects the newest block of an endpoint that counts as final.
 type Finality struct {
 	Tag   string // "finalized" or "safe"; empty: Depth decides
-	Depth uint64 // below the newest block
+	Depth uint64 // below the newest block; the first block of a chain is always final
 }
 
 func (f Finality) String() string {
@@ -20,7 +20,7 @@ func (f Finality) String() string {
 }
 
 // FinalOf returns the header of the newest final block of one endpoint, named as View.Endpoint and Status do. found is false if the
-// endpoint has none: it does not support the tag, tags no block, or has no block of that depth. Nothing is concluded from other
+// endpoint has none: it does not support the tag, or tags no block. Nothing is concluded from other
 // endpoints, and nothing proves that the block leads to the newest one: the caller compares.
 func (c *Client) FinalOf(ctx context.Context, endpoint string, f Finality) (h Header, found bool, err error) {
 	ep, err := c.named(endpoint)
@@ -34,11 +34,8 @@ func (c *Client) FinalOf(ctx context.Context, endpoint string, f Finality) (h He
 		h, err = ep.tagged(ctx, f.Tag, noTag)
 	} else {
 		h, err = c.newest(ctx, ep)
-		if err == nil && h.Number < f.Depth {
-			return Header{}, false, nil
-		}
 		if err == nil && f.Depth > 0 {
-			h, err = ep.headerAt(ctx, h.Number-f.Depth)
+			h, err = ep.headerAt(ctx, h.Number-min(h.Number, f.Depth))
 		}
 	}
 	if errors.Is(err, ErrMissing) {
@@ -98,5 +95,5 @@ func (ep *endpoint) headerAt(ctx context.Context, number uint64) (Header, error)
 	if err != nil {
 		return Header{}, err
 	}
-	return headerOf(answers[0])
+	return sealedHeaderOf(answers[0])
 }

@@ -31,7 +31,7 @@ func TestFinalOf_TagOrDepth_IsOneBlockOfTheEndpoint(t *testing.T) {
 		{Finality{Depth: 0}, 40, true},
 		{Finality{Depth: 15}, 25, true},
 		{Finality{Depth: 40}, 0, true},
-		{Finality{Depth: 41}, 0, false},
+		{Finality{Depth: 41}, 0, true},
 	} {
 		h, found, err := c.FinalOf(t.Context(), ep, test.f)
 		require.NoError(t, err, test.f)

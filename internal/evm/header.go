@@ -1,12 +1,15 @@
 package evm
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 )
 
 // Header holds the fields of a block that this package needs. The node reports the hash. It cannot be computed, because
@@ -19,6 +22,24 @@ type Header struct {
 	GasLimit uint64
 	GasUsed  uint64
 	BaseFee  *big.Int // wei; nil on a chain without EIP-1559. Not to be changed
+
+	seal *seal // nil if it was not read, or does not have the hash
+}
+
+// seal is the part of a header, whose fields have the block's hash, that proves what the block holds.
+type seal struct {
+	receiptsRoot common.Hash
+	bloom        types.Bloom
+}
+
+// Proven reports whether the hash of the header's fields is that of the block, so that the endpoint has not made them up for the hash. It
+// is false on chains with other headers, and for headers that a View has read.
+func (h Header) Proven() bool { return h.seal != nil }
+
+// Excludes reports whether the block certainly has no log with any of the topics. It is false unless the header is proven. On a chain
+// whose blooms do not cover the logs of their own block the caller must not rely on it.
+func (h Header) Excludes(topics ...common.Hash) bool {
+	return h.Proven() && !slices.ContainsFunc(topics, func(t common.Hash) bool { return h.seal.bloom.Test(t[:]) })
 }
 
 // IsZero reports whether there is no block.
@@ -27,8 +48,21 @@ func (h Header) IsZero() bool { return h.Hash == common.Hash{} }
 // UnmarshalJSON decodes a block or header in the nodes' format.
 func (h *Header) UnmarshalJSON(b []byte) error {
 	var err error
-	*h, err = parseHeader(b)
+	*h, err = parseSealedHeader(b)
 	return err
+}
+
+// parseSealedHeader is parseHeader for a header that may be proven.
+func parseSealedHeader(b []byte) (Header, error) {
+	h, err := parseHeader(b)
+	if err != nil {
+		return h, err
+	}
+	var all types.Header
+	if json.Unmarshal(b, &all) == nil && all.Hash() == h.Hash { // the chain's headers may lack fields
+		h.seal = &seal{receiptsRoot: all.ReceiptHash, bloom: all.Bloom}
+	}
+	return h, nil
 }
 
 var headerFields = []string{"number", "hash", "parentHash", "timestamp"}
@@ -84,7 +118,12 @@ func checkHeader(result []byte) error {
 
 // headerOf returns the header in the answer to eth_getBlockByNumber or ByHash. ErrMissing means that there is no such
 // block.
-func headerOf(a answer) (Header, error) {
+func headerOf(a answer) (Header, error) { return headerBy(a, parseHeader) }
+
+// sealedHeaderOf is headerOf for a header that may be proven.
+func sealedHeaderOf(a answer) (Header, error) { return headerBy(a, parseSealedHeader) }
+
+func headerBy(a answer, parse func([]byte) (Header, error)) (Header, error) {
 	if a.err != nil {
 		if e, ok := errors.AsType[*RPCError](a.err); ok && blockUnknown(e) {
 			return Header{}, fmt.Errorf("%w: %w", ErrMissing, a.err)
@@ -94,5 +133,5 @@ func headerOf(a answer) (Header, error) {
 	if isNull(a.result) {
 		return Header{}, ErrMissing
 	}
-	return parseHeader(a.result)
+	return parse(a.result)
 }

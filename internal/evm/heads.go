@@ -88,6 +88,10 @@ func (c *Client) Head() Header {
 	return h
 }
 
+// Heads returns the newest known head, the zero Header before the first, and a channel that is closed when there is another one. It is
+// for a caller that waits for other things, too; see Next.
+func (c *Client) Heads() (head Header, changed <-chan struct{}) { return c.heads.get() }
+
 // Next waits for a head other than after and returns the newest. A slow caller misses those between. The head is only a
 // hint; read the chain through a View. The only error is that of ctx.
 func (c *Client) Next(ctx context.Context, after common.Hash) (Header, error) {
@@ -312,7 +316,7 @@ func (c *Client) newest(ctx context.Context, ep *endpoint) (Header, error) {
 	if err != nil {
 		return Header{}, err
 	}
-	h, err := headerOf(answers[0])
+	h, err := sealedHeaderOf(answers[0])
 	if IsNoAnswer(err) {
 		return Header{}, err
 	}

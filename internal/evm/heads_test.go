@@ -203,3 +203,27 @@ func TestEndpoint_FailsRepeatedly_PauseGrows(t *testing.T) {
 		require.False(t, ep.isVerified())
 	})
 }
+
+// Heads from polls and from a subscription show by themselves that a block has no log with a topic.
+func TestHeads_OfANode_AreProven(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"http", "ws"} {
+		s := newSim(t)
+		cfg := Config{Endpoints: []string{s.URL()}, PollInterval: 10 * time.Millisecond}
+		if scheme == "ws" {
+			cfg.Subscribe = s.WSURL()
+		}
+		c := open(t, cfg)
+		run(t, c)
+		emitter := s.deployEmitter(t)
+		emitted := s.emit(t, emitter, common.Hash{0xa}, 1)
+		h, changed := c.Heads()
+		for h.Hash != emitted.BlockHash {
+			<-changed
+			h, changed = c.Heads()
+		}
+		require.True(t, h.Proven(), scheme)
+		require.False(t, h.Excludes(common.Hash{0xa}), scheme)
+		require.True(t, h.Excludes(common.Hash{0xb}), scheme)
+	}
+}

@@ -27,6 +27,8 @@ type Log struct {
 	TxIndex     uint64
 	// Index is the node's. It may exceed 32 bits and repeat within a block: the order of logs is that of the answer.
 	Index uint64
+	// BlockTime is the time of the block in seconds since 1970; 0 if the node does not report it.
+	BlockTime uint64
 }
 
 // LogQuery selects the logs of one block or of a range of blocks.
@@ -179,8 +181,11 @@ func parseLog(b []byte, l *Log) error {
 			l.Index, err = parseUint(value)
 		default:
 			got--
-			if key == "removed" && string(value) != "false" {
+			switch {
+			case key == "removed" && string(value) != "false":
 				err = errRemoved
+			case key == "blockTimestamp":
+				l.BlockTime, _ = parseUint(value) // nodes that write it in another way do not report it
 			}
 		}
 		if err != nil {

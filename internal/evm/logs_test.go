@@ -30,8 +30,8 @@ func logOf(n uint64, tx byte, index uint64) Log {
 
 func logJSON(l Log) string {
 	topics, _ := json.Marshal(l.Topics)
-	return fmt.Sprintf(`{"address":"%s","topics":%s,"data":"0x%x","blockNumber":"%#x","transactionHash":"%s","transactionIndex":"%#x","blockHash":"%s","blockTimestamp":"0x1","logIndex":"%#x","removed":false}`,
-		strings.ToLower(l.Contract.Hex()), topics, l.Data, l.BlockNumber, l.TxHash, l.TxIndex, l.BlockHash, l.Index)
+	return fmt.Sprintf(`{"address":"%s","topics":%s,"data":"0x%x","blockNumber":"%#x","transactionHash":"%s","transactionIndex":"%#x","blockHash":"%s","blockTimestamp":"%#x","logIndex":"%#x","removed":false}`,
+		strings.ToLower(l.Contract.Hex()), topics, l.Data, l.BlockNumber, l.TxHash, l.TxIndex, l.BlockHash, l.BlockTime, l.Index)
 }
 
 func logsJSON(logs ...Log) string {
@@ -66,9 +66,11 @@ func TestLogs_SimulatedChain_AreThoseEmitted(t *testing.T) {
 			logs, err := c.Logs(t.Context(), ep, q)
 			require.NoError(t, err)
 			require.Len(t, logs, 4)
+			h, err := s.Client().HeaderByHash(t.Context(), first.BlockHash)
+			require.NoError(t, err)
 			require.Equal(t, Log{
 				Contract: emitter, Topics: []common.Hash{{0xa}, {0xe}}, Data: []byte("data"), BlockNumber: first.BlockNumber.Uint64(),
-				BlockHash: first.BlockHash, TxHash: first.TxHash, Index: 1,
+				BlockHash: first.BlockHash, TxHash: first.TxHash, Index: 1, BlockTime: h.Time,
 			}, logs[1])
 			require.Equal(t, last.BlockHash, logs[3].BlockHash)
 
@@ -268,4 +270,26 @@ func BenchmarkParseLogs(b *testing.B) {
 			b.Fatal(len(got), err)
 		}
 	}
+}
+
+// Without Run, an endpoint of another chain that its operator has corrected is used again.
+func TestEndpoints_WrongChainCorrected_UsedAgain(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.set(func() { f.chainID = simulatedID + 1 })
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	name := c.endpoints[0].name
+	_, err := c.HeaderAt(t.Context(), name, 1)
+	require.Error(t, err)
+	require.Empty(t, c.Endpoints(), "it is not asked")
+	f.set(func() { f.chainID = simulatedID })
+	later := func() { // than wrongFor
+		c.endpoints[0].mu.Lock()
+		defer c.endpoints[0].mu.Unlock()
+		c.endpoints[0].reported = time.Now().Add(-wrongFor)
+	}
+	later()
+	require.Equal(t, []string{name}, c.Endpoints())
+	_, err = c.HeaderAt(t.Context(), name, 1)
+	require.NoError(t, err)
 }

@@ -122,6 +122,7 @@ func (c *Client) named(endpoint string) (*endpoint, error) {
 }
 
 func (c *Client) view(ep *endpoint, h Header) *View {
+	h.seal = nil // of some sources only
 	return &View{c: c, ep: ep, h: h, canonical: map[uint64]common.Hash{h.Number: h.Hash}}
 }
 
