@@ -37,7 +37,7 @@ GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 40m $(GO_TEST
 # These packages run without the race detector: their tests drive processes that do not have it, or wait for Postgres in one
 # goroutine, or simulate clusters in one. make soak runs those of our own code with it.
 IN_PROCESS := $(addprefix ./internal/relayer/,tracker modeltest admin service keymonitor store) ./cmd/rollcall \
-	./internal/discovery/coordinator ./internal/dispatch/upstream ./internal/outbox ./fsm
+	./internal/discovery/coordinator ./internal/dispatch/upstream ./internal/escrow/watch ./internal/outbox ./fsm
 WITHOUT_RACE := ./internal/relayer/crashtest ./internal/e2e ./internal/dispatch/crashtest $(IN_PROCESS) \
 	./cmd/rollcall-dev ./internal/dev/... ./internal/testutil/...
 
@@ -76,8 +76,8 @@ soak: ## Torture the relayer and the relay path: 57,000 transactions, while ever
 	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/crashtest
 	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run 'TestRelayPath_EverythingIsKilledInTurn|TestDirectory_LeadersKilled' ./internal/e2e
 	go test -race -short -tags $(TAGS) -count=1 -timeout 30m $(IN_PROCESS)
-	go test -race -tags $(TAGS) -count=1 -timeout 30m -run 'TestSeeds|TestFaults|TestMachine_RandomLogs|TestRestore_DamagedSnapshot|PartitionsAndRepairs|PartitionsLosses|TestOutbox_Conforms|TestTables_Conform' \
-		./internal/outbox ./internal/webhook ./internal/dispatch/queue ./internal/escrow/store ./fsm ./internal/discovery/coordinator ./internal/discovery/director ./internal/relayer/modeltest
+	go test -race -tags $(TAGS) -count=1 -timeout 30m -run 'TestSeeds|TestMatrix|TestFaults|TestMachine_RandomLogs|TestRestore_DamagedSnapshot|PartitionsAndRepairs|PartitionsLosses|TestOutbox_Conforms|TestTables_Conform' \
+		./internal/outbox ./internal/webhook ./internal/dispatch/queue ./internal/escrow/store ./internal/escrow/watch ./fsm ./internal/discovery/coordinator ./internal/discovery/director ./internal/relayer/modeltest
 
 compose-up: ## Build the image and start everything with Docker Compose
 	@$(MAKE) --no-print-directory build

@@ -20,7 +20,7 @@
 //	     watch.TestConfirm_ListAndReceiptsLie_Unconfirmed
 //	E4   Completeness. The messages are the chain's events, each once, whichever process stops and whichever limits endpoints have.
 //	     watch.TestWatcher_ProcessesStopInTurn_NothingIsMissed watch.TestWatcher_OneEndpointFaulty_MessagesAreTheChains
-//	     watch.TestConfirm_Limits_AllLogs
+//	     watch.TestConfirm_Limits_AllLogs watch.TestMatrix_Seeds_MessagesAreTheChains
 //	E5   No gap at a start. A start with other factories, another start block or other events than the stored ones is refused; a first
 //	     start stores none that the chain does not have.
 //	     store.TestRegister_OtherSettings_Refused rollcall.TestEscrow_DifferentSettings_AreRefusedWithBothValues
@@ -31,9 +31,11 @@
 //	     events.TestMatch_NotDecodable_ParkedAndCounted store.TestCommit_NotDecodable_Parked
 //	E8   Sequence. The messages of an escrow have the sequences 1, 2, 3 and so on, without gaps.
 //	     events.TestLedger_RandomChains_ConsumerHasTheChain store.TestCommit_RandomChains_LikeTheLedger
+//	     watch.TestMatrix_Seeds_MessagesAreTheChains
 //	E9   Retraction. The messages of an escrow behave as a stack: a retraction takes back the newest standing event, with its removed
 //	     block, before anything of the new branch. The oldest pending event becomes final first.
 //	     events.TestLedger_RandomChains_ConsumerHasTheChain store.TestCommit_CreationRemoved_EscrowIsNotRegistered
+//	     watch.TestMatrix_Seeds_MessagesAreTheChains
 //	E10  Finality. The final block never goes back. It is compared whenever it moves. Endpoints that all contradict it halt the chain.
 //	     store.TestCommit_FinalBlockChanged_Refused watch.TestWatcher_FinalBlockChanges_Halts
 //	E11  Halt. Nothing of a halted chain is stored or leaves, by no process, until an operator resumes it.

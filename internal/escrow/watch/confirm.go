@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -25,6 +26,8 @@ type confirmer struct {
 	alone   bool
 	metrics *metrics
 	log     *slog.Logger
+
+	block *blockLists // of the last call of readBlock
 }
 
 // candidate is an endpoint's list of a range.
@@ -36,50 +39,57 @@ type candidate struct {
 // read returns the confirmed logs of a range of final blocks, in the order of the chain. It returns an error that matches errUnconfirmed
 // if the endpoints that answer do not settle them.
 func (c *confirmer) read(ctx context.Context, from, to uint64) ([]evm.Log, error) {
-	names := c.client.Endpoints(logsMethod)
-	var answers []candidate
+	answers, logs, err := c.agree(func(endpoint string) ([]evm.Log, error) { return c.lists.read(ctx, endpoint, from, to) },
+		func(answers []candidate) ([]evm.Log, error) { return c.settle(ctx, answers) })
+	if err != nil && len(answers) == 1 {
+		var single error
+		logs, single = c.prove(ctx, answers[0], from, to)
+		if err = errors.Join(err, single); single == nil {
+			err = nil
+		}
+	}
+	if err != nil {
+		c.metrics.unconfirmed.Inc()
+		return nil, fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, err)
+	}
+	return logs, nil
+}
+
+// agree asks endpoints for a list until two have given the same. Where they differ, it calls settle, or else asks one more. It returns
+// all answers.
+func (c *confirmer) agree(list func(endpoint string) ([]evm.Log, error), settle func([]candidate) ([]evm.Log, error)) (answers []candidate, logs []evm.Log, err error) {
 	var errs []error
-	for len(names) > 0 {
+	for names := c.client.Endpoints(logsMethod); len(names) > 0; {
 		n := min(max(1, 2-len(answers)), len(names))
-		got, err := c.ask(ctx, names[:n], from, to)
+		got, err := c.ask(names[:n], list)
 		names, errs = names[n:], append(errs, err)
 		answers = append(answers, got...)
 		if len(answers) < 2 {
 			continue
 		}
-		for _, a := range answers[:len(answers)-1] {
-			if last := answers[len(answers)-1]; same(a.logs, last.logs) {
-				c.distrustOthers(answers, last.logs)
-				return last.logs, nil
-			}
+		last := answers[len(answers)-1]
+		if i := slices.IndexFunc(answers, func(a candidate) bool { return same(a.logs, last.logs) }); i < len(answers)-1 {
+			c.distrustOthers(answers, last.logs)
+			return answers, withTimesOf(last.logs, answers[i].logs), nil
 		}
-		logs, err := c.settle(ctx, answers)
-		if err == nil {
+		if logs, err = settle(answers); err == nil {
 			c.distrustOthers(answers, logs)
-			return logs, nil
+			return answers, logs, nil
 		}
 		errs = append(errs, err)
 	}
-	if len(answers) == 1 {
-		logs, err := c.prove(ctx, answers[0], from, to)
-		if err == nil {
-			return logs, nil
-		}
-		errs = append(errs, err)
-	}
-	c.metrics.unconfirmed.Inc()
-	return nil, fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, reasons(errs))
+	return answers, nil, reasons(errs)
 }
 
 // reasons joins the errors of endpoints. Without any, no endpoint was asked.
 func reasons(errs []error) error { return cmp.Or(errors.Join(errs...), evm.ErrNoEndpoint) }
 
 // ask reads the lists of endpoints concurrently. It returns those that answered, in the order of the names, and the errors of the others.
-func (c *confirmer) ask(ctx context.Context, names []string, from, to uint64) (answers []candidate, err error) {
+func (c *confirmer) ask(names []string, list func(endpoint string) ([]evm.Log, error)) (answers []candidate, err error) {
 	logs, errs := make([][]evm.Log, len(names)), make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
-		wg.Go(func() { logs[i], errs[i] = c.lists.read(ctx, name, from, to) })
+		wg.Go(func() { logs[i], errs[i] = list(name) })
 	}
 	wg.Wait()
 	for i, name := range names {
@@ -108,7 +118,7 @@ func (c *confirmer) settle(ctx context.Context, answers []candidate) ([]evm.Log,
 		}
 		logs = replaced(logs, n, proven)
 	}
-	return logs, nil
+	return c.ours(logs), nil
 }
 
 // proven returns the logs of a block that its receipts prove at an endpoint. Two endpoints must have the block of that hash, unless only
@@ -151,11 +161,7 @@ func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) ([]
 		if err != nil {
 			return nil, err
 		}
-		sealed, err := c.client.SealedHeader(ctx, a.endpoint, h.Hash)
-		if err != nil {
-			return nil, err
-		}
-		if sealed.Excludes(c.topics...) {
+		if h.Excludes(c.topics...) && !laterBlooms(c.client.ChainID()) {
 			continue
 		}
 		b, err := c.client.BlockLogs(ctx, a.endpoint, h.Hash, c.topics)
@@ -172,7 +178,7 @@ func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) ([]
 			return nil, fmt.Errorf("block %d at %s: its logs are %s, and no other endpoint answers", n, a.endpoint, b.Proof)
 		}
 	}
-	if !same(all, a.logs) {
+	if all = c.ours(all); !same(all, a.logs) {
 		c.distrustOthers([]candidate{a}, all)
 	}
 	return all, nil

@@ -1,13 +1,10 @@
 package watch
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math/big"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -84,7 +81,7 @@ func (f *nodes) confirmer() *confirmer {
 	require.NoError(f.t, err)
 	f.t.Cleanup(client.Close)
 	return &confirmer{
-		lists: &lists{client: client, topics: []common.Hash{topicA, topicB}, contracts: func() []common.Address { return []common.Address{{1}, f.emitter, {2}} }},
+		lists: &lists{client: client, topics: []common.Hash{topicA, topicB}, contracts: func() []common.Address { return []common.Address{{1}, f.emitter, {2}} }, created: func([]evm.Log) []common.Address { return nil }, ours: func(l []evm.Log) []evm.Log { return l }},
 		alone: len(f.proxies) == 1, metrics: newMetrics(nil), log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -109,51 +106,25 @@ func got(logs []evm.Log) (all []string) {
 	return all
 }
 
-// alter changes the list of logs of an answer.
-func alter(change func([]map[string]any) []map[string]any) proxy.Fault {
-	return proxy.Fault{Kind: proxy.Change, Alter: func(raw json.RawMessage) json.RawMessage {
-		var list []map[string]any
-		if json.Unmarshal(raw, &list) != nil {
-			return raw
-		}
-		text, err := json.Marshal(change(list))
-		if err != nil {
-			return raw
-		}
-		return text
-	}}
-}
-
-// span returns how many blocks a query asks for.
-func span(c proxy.Call) uint64 {
-	var params []struct{ FromBlock, ToBlock string }
-	if json.Unmarshal(c.Params, &params) != nil || len(params) == 0 {
-		return 0
-	}
-	from, _ := strconv.ParseUint(strings.TrimPrefix(params[0].FromBlock, "0x"), 16, 64)
-	to, _ := strconv.ParseUint(strings.TrimPrefix(params[0].ToBlock, "0x"), 16, 64)
-	return to - from + 1
-}
-
 // lies are answers of one endpoint that are false, or refusals.
 var lies = map[string]proxy.Rule{
-	"empty":                {Fault: alter(func([]map[string]any) []map[string]any { return []map[string]any{} })},
-	"the first is missing": {Fault: alter(func(l []map[string]any) []map[string]any { return l[min(1, len(l)):] })},
-	"silently capped":      {Fault: alter(func(l []map[string]any) []map[string]any { return l[:min(5, len(l))] })},
-	"repeated":             {Fault: alter(func(l []map[string]any) []map[string]any { return slices.Concat(l, l) })},
-	"removed": {Fault: alter(func(l []map[string]any) []map[string]any {
+	"empty":                {Fault: proxy.AlterList(func([]map[string]any) []map[string]any { return []map[string]any{} })},
+	"the first is missing": {Fault: proxy.AlterList(func(l []map[string]any) []map[string]any { return l[min(1, len(l)):] })},
+	"silently capped":      {Fault: proxy.AlterList(func(l []map[string]any) []map[string]any { return l[:min(5, len(l))] })},
+	"repeated":             {Fault: proxy.AlterList(func(l []map[string]any) []map[string]any { return slices.Concat(l, l) })},
+	"removed": {Fault: proxy.AlterList(func(l []map[string]any) []map[string]any {
 		for _, one := range l {
 			one["removed"] = true
 		}
 		return l
 	})},
-	"of another block": {Fault: alter(func(l []map[string]any) []map[string]any {
+	"of another block": {Fault: proxy.AlterList(func(l []map[string]any) []map[string]any {
 		for _, one := range l {
 			one["blockHash"] = common.Hash{9}
 		}
 		return l
 	})},
-	"other data": {Fault: alter(func(l []map[string]any) []map[string]any {
+	"other data": {Fault: proxy.AlterList(func(l []map[string]any) []map[string]any {
 		if len(l) > 0 {
 			l[0]["data"] = "0x99"
 		}
@@ -206,7 +177,7 @@ func TestConfirm_ListAndReceiptsLie_Unconfirmed(t *testing.T) {
 	f := newNodes(t, 2)
 	f.proxies[0].SetRules(
 		proxy.Rule{Methods: []string{logsMethod}, Fault: lies["empty"].Fault},
-		proxy.Rule{Methods: []string{"eth_getBlockReceipts"}, Fault: alter(func(l []map[string]any) []map[string]any {
+		proxy.Rule{Methods: []string{"eth_getBlockReceipts"}, Fault: proxy.AlterList(func(l []map[string]any) []map[string]any {
 			for _, receipt := range l {
 				receipt["logs"] = []any{}
 			}
@@ -229,10 +200,10 @@ func TestConfirm_Limits_AllLogs(t *testing.T) {
 	refuse := func(code int, message string, when func(proxy.Call) bool) proxy.Rule {
 		return proxy.Rule{Methods: []string{logsMethod}, When: when, Fault: proxy.Fault{Kind: proxy.Refuse, Code: code, Message: message}}
 	}
-	noAddress := func(c proxy.Call) bool { return !strings.Contains(string(c.Params), `"address"`) }
+	noAddress := func(c proxy.Call) bool { return !proxy.Asks(`"address"`)(c) }
 	for name, rule := range map[string]proxy.Rule{
-		"blocks":           refuse(-32600, "eth_getLogs is limited to a 3 block range", func(c proxy.Call) bool { return span(c) > 3 }),
-		"results":          refuse(-32005, "query returned more than 10000 results", func(c proxy.Call) bool { return span(c) > 1 }),
+		"blocks":           refuse(-32600, "eth_getLogs is limited to a 3 block range", func(c proxy.Call) bool { return c.Blocks() > 3 }),
+		"results":          refuse(-32005, "query returned more than 10000 results", func(c proxy.Call) bool { return c.Blocks() > 1 }),
 		"a block":          refuse(-32005, "query returned more than 10000 results", func(proxy.Call) bool { return true }),
 		"addresses needed": refuse(-32602, "Please specify an address in your request or, to remove restrictions, order a dedicated full node", noAddress),
 	} {

@@ -10,9 +10,36 @@
 // With a single endpoint configured that can prove nothing, its lists count, and the reader reports it. With several of which one answers,
 // they do not.
 //
+// Only logs of factories and escrows are compared and kept. The escrows that a list creates count, whatever the order of its logs.
+//
 // # Limits of providers
 //
 // Each endpoint has the number of blocks of a query that it has answered lately. A refusal as too large halves it, or sets it to the
 // number that the refusal suggests, and an answer doubles it. A single block that is too large cannot be narrowed: it is read by its
-// receipts. An endpoint that refuses topics without contracts is asked for the factories and escrows, in chunks.
+// receipts. An endpoint that refuses topics without contracts is asked for the factories and escrows, in chunks, and
+// then for the escrows that the answers create.
+//
+// # Finality
+//
+// A block is final when two endpoints call it final and have it with the same hash. The stored final block is compared whenever finality
+// moves: by the parents of the stored blocks, or else at the endpoints. An endpoint that contradicts it is excluded. If all of them do, three
+// times, the chain is halted.
+//
+// # Instant delivery
+//
+// History is read in ranges up to the final block, as with finalized delivery. From there the process with the lease follows the head,
+// block by block: each has the stored one before it as its parent. Heads come from a subscription, or from polls while it brings none.
+//
+// A block with events is stored once two endpoints have it and its logs are confirmed. A block whose header excludes the events is stored at
+// once, although one endpoint may have made it up: nothing is published of it, and whatever follows must name its hash. Whenever finality is
+// looked for, a second endpoint must have the newest stored block.
+//
+// Where a block does not follow the stored one, two endpoints must have other blocks than the stored ones before these are taken back. So an
+// endpoint on a branch of its own changes nothing. Where they do not agree, the process waits: for some seconds that is no failure, because
+// endpoints receive blocks one after the other. The blocks that were removed are stored as such, in a step of its own, before the next block
+// is read, because the escrows that they created are none any more. They are stored again only if two endpoints have them.
+//
+// The process asks the endpoints for little: one list from each of two for a block that may have events, one header by poll if no
+// subscription delivers, and a look for finality after ten intervals. Without a head for three intervals it looks at once, so that a process
+// whose endpoints are away gives the lease back.
 package watch

@@ -4,10 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
+	"github.com/rollcall-dev/rollcall/internal/escrow/store"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 )
+
+// readmitLooks is the time after which an excluded endpoint is compared again, in looks for finality.
+const readmitLooks = 10
+
+// violations is how many rounds in a row all endpoints must contradict a final block before the chain is halted.
+const violations = 3
 
 var (
 	// errNoFinality means that too few endpoints have a final block.
@@ -16,15 +25,22 @@ var (
 	errContradiction = errors.New("a final block has changed at all endpoints")
 )
 
+// allLooks is how often finality is looked for until an endpoint whose final block is the stored one is compared with the others: its tag
+// may have stalled.
+const allLooks = 4
+
 // final returns the newest block that two endpoints call final and have with the same hash, or one if no other is configured. It never goes
-// back. Whenever it moves, the former one is compared.
+// back. Whenever it moves, the former one is compared. Most often the first endpoint alone shows that it has not moved.
 func (w *Watcher) final(ctx context.Context) (events.Block, error) {
 	type claim struct {
 		endpoint string
 		h        evm.Header
 	}
 	var claims []claim
+	var best *evm.Header
 	var errs []error
+	stored := w.chain.Final
+	w.looks++
 	for _, name := range w.cfg.Client.Endpoints("eth_getBlockByNumber") {
 		h, found, err := w.cfg.Client.FinalOf(ctx, name, w.cfg.Finality)
 		switch {
@@ -35,13 +51,15 @@ func (w *Watcher) final(ctx context.Context) (events.Block, error) {
 			errs = append(errs, fmt.Errorf("endpoint %s has no block for %s", name, w.cfg.Finality))
 			continue
 		}
-		claims = append(claims, claim{name, h})
 		if w.cfg.Alone {
 			return w.advance(ctx, blockOf(h))
 		}
-		// The highest block that two call final: for each pair it is the lower one, which the other must have, too.
-		for _, other := range claims[:len(claims)-1] {
-			low, high := other, claims[len(claims)-1]
+		if h.Hash == stored.Hash && len(claims) == 0 && w.looks%allLooks != 0 {
+			return stored, nil
+		}
+		// For each pair it is the lower one, which the other must have, too.
+		for _, other := range claims {
+			low, high := other, claim{name, h}
 			if low.h.Number > high.h.Number {
 				low, high = high, low
 			}
@@ -52,11 +70,19 @@ func (w *Watcher) final(ctx context.Context) (events.Block, error) {
 					continue
 				}
 			}
-			if at.Hash == low.h.Hash {
-				return w.advance(ctx, blockOf(low.h))
+			switch {
+			case at.Hash != low.h.Hash:
+				errs = append(errs, fmt.Errorf("block %d is %s at %s and %s at %s", low.h.Number, low.h.Hash, low.endpoint, at.Hash, high.endpoint))
+			case best == nil || low.h.Number > best.Number:
+				best = &low.h
 			}
-			errs = append(errs, fmt.Errorf("block %d is %s at %s and %s at %s", low.h.Number, low.h.Hash, low.endpoint, at.Hash, high.endpoint))
 		}
+		if claims = append(claims, claim{name, h}); best != nil && best.Number > stored.Number {
+			return w.advance(ctx, blockOf(*best))
+		}
+	}
+	if best != nil {
+		return w.advance(ctx, blockOf(*best))
 	}
 	return events.Block{}, fmt.Errorf("%w (%s): %w", errNoFinality, w.cfg.Finality, reasons(errs))
 }
@@ -64,13 +90,19 @@ func (w *Watcher) final(ctx context.Context) (events.Block, error) {
 // advance returns the newer one of the stored final block and another, after it has compared the stored one with the endpoints.
 func (w *Watcher) advance(ctx context.Context, final events.Block) (events.Block, error) {
 	stored := w.chain.Final
-	if stored.Number == 0 || final.Number < stored.Number || final.Number == stored.Number && final.Hash == stored.Hash {
+	switch {
+	case final.Number < stored.Number:
+		return stored, nil
+	case stored.Number == 0, final.Number == stored.Number && final.Hash == stored.Hash, w.stored(stored) && w.stored(final): // each has the one before it as parent
 		w.violations = 0
-		if final.Number < stored.Number {
-			final = stored
-		}
 		return final, nil
 	}
+	return final, w.compare(ctx, stored)
+}
+
+// compare returns nil if an endpoint has the stored final block, and excludes those that have another one. If all of them have another
+// one, for several rounds, it halts the chain.
+func (w *Watcher) compare(ctx context.Context, stored events.Block) error {
 	var same, other []string
 	var errs []error
 	var have string
@@ -89,21 +121,78 @@ func (w *Watcher) advance(ctx context.Context, final events.Block) (events.Block
 	case len(same) > 0:
 		w.violations = 0
 		for _, name := range other {
-			w.cfg.Client.Exclude(name, evm.Exclusion{Reason: fmt.Sprintf("block %d was final as %s, and it has %s", stored.Number, stored.Hash, have)})
+			w.exclude(name, have)
 			w.log.Error("endpoint excluded: it contradicts a final block", "endpoint", name, "block", stored.Number, "final", stored.Hash, "has", have)
 		}
-		return final, nil
+		return nil
 	case len(other) == 0:
-		return events.Block{}, fmt.Errorf("compare the final block %d: %w", stored.Number, reasons(errs))
+		return fmt.Errorf("compare the final block %d: %w", stored.Number, reasons(errs))
 	}
 	w.violations++
 	err := fmt.Errorf("%w: block %d was final as %s and is %s", errContradiction, stored.Number, stored.Hash, have)
 	if w.violations >= violations {
 		w.log.Error("chain halted: nothing is stored or published until an operator resumes it", "block", stored.Number, "final", stored.Hash, "has", have)
 		if err := w.cfg.Store.Halt(ctx, err.Error()); err != nil {
-			return events.Block{}, err
+			return err
 		}
 		w.chain.Halted = err.Error()
 	}
-	return events.Block{}, err
+	return err
+}
+
+// exclude excludes an endpoint that has another block than the stored final one.
+func (w *Watcher) exclude(endpoint, have string) {
+	stored := w.chain.Final
+	w.cfg.Client.Exclude(endpoint, evm.Exclusion{Reason: fmt.Sprintf("block %d was final as %s, and it has %s", stored.Number, stored.Hash, have)})
+	if w.excluded == nil {
+		w.excluded = map[string]time.Time{}
+	}
+	w.excluded[endpoint] = time.Now()
+}
+
+// readmit ends the exclusion of endpoints that have the stored final block by now. An operator may have repaired them.
+func (w *Watcher) readmit(ctx context.Context) {
+	for name, since := range w.excluded {
+		if time.Since(since) < readmitLooks*w.cfg.FinalInterval {
+			continue
+		}
+		w.cfg.Client.Exclude(name, evm.Exclusion{})
+		switch h, err := w.cfg.Client.HeaderAt(ctx, name, w.chain.Final.Number); {
+		case err != nil:
+			w.exclude(name, "not been compared since: "+err.Error())
+		case h.Hash != w.chain.Final.Hash:
+			w.exclude(name, h.Hash.Hex())
+		default:
+			delete(w.excluded, name)
+			w.log.Info("endpoint used again: it has the final block", "endpoint", name, "block", h.Number)
+		}
+	}
+}
+
+// finalize stores what has become final.
+func (w *Watcher) finalize(ctx context.Context) error {
+	w.readmit(ctx)
+	final, err := w.final(ctx)
+	if err != nil {
+		return err
+	}
+	tip := w.chain.Cursor
+	switch at, ok := w.block(final.Number); {
+	case final.Number > tip.Number:
+		// The cursor may be a block that was not final when it was stored.
+		if tip.Number > w.chain.Final.Number {
+			err = w.reorganize(ctx, tip.Number)
+		}
+	case ok && at.Hash != final.Hash:
+		err = w.reorganize(ctx, final.Number)
+	case ok && final.Number > w.chain.Final.Number:
+		if err := w.commit(ctx, store.Step{Epoch: w.lease.Epoch(), From: tip, To: w.blocks[len(w.blocks)-1], Final: final}); err != nil {
+			return err
+		}
+		w.blocks = w.blocks[slices.IndexFunc(w.blocks, func(b events.Block) bool { return b.Number == final.Number }):]
+	}
+	if err != nil {
+		return err
+	}
+	return w.catchUp(ctx, final)
 }

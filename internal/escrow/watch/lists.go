@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -28,6 +29,11 @@ type lists struct {
 	contracts func() []common.Address
 	// turned is called after each query; nil for nothing.
 	turned func()
+	// created returns the escrows that logs create and that contracts does not return yet, each once: they may have logs of the same blocks.
+	created func([]evm.Log) []common.Address
+	// ours returns the logs of the contracts, and of the escrows that the logs create. Only these are compared: an endpoint that is asked for
+	// contracts gives no others.
+	ours func([]evm.Log) []evm.Log
 
 	mu     sync.Mutex
 	limits map[string]*limits // by endpoint
@@ -97,12 +103,19 @@ func (l *lists) refused(n uint64, e *evm.LogsLimitError) (smaller bool) {
 	return true
 }
 
-// read returns the logs of a range of blocks at one endpoint, in the order of the chain.
+// read returns our logs of a range of blocks at one endpoint, in the order of the chain.
 func (l *lists) read(ctx context.Context, endpoint string, from, to uint64) ([]evm.Log, error) {
 	var all []evm.Log
+	created, scanned := map[common.Address]bool{}, 0 // by logs of the range
 	for at := from; at <= to; {
+		if l.of(endpoint).addresses > 0 {
+			for _, a := range l.created(all[scanned:]) {
+				created[a] = true
+			}
+			scanned = len(all)
+		}
 		n := min(l.of(endpoint).span, to-at+1)
-		logs, err := l.query(ctx, endpoint, at, at+n-1)
+		logs, err := l.query(ctx, endpoint, evm.LogQuery{From: at, To: at + n - 1, Topics: l.topics}, created)
 		if l.turned != nil {
 			l.turned()
 		}
@@ -122,24 +135,48 @@ func (l *lists) read(ctx context.Context, endpoint string, from, to uint64) ([]e
 		all = append(all, logs...)
 		at += n
 	}
-	return all, nil
+	return l.ours(all), nil
 }
 
-// query sends one query, or one for each chunk of contracts.
-func (l *lists) query(ctx context.Context, endpoint string, from, to uint64) ([]evm.Log, error) {
-	q := evm.LogQuery{From: from, To: to, Topics: l.topics}
+// readBlock returns our logs of the block of a hash at one endpoint.
+func (l *lists) readBlock(ctx context.Context, endpoint string, hash common.Hash) ([]evm.Log, error) {
+	for {
+		logs, err := l.query(ctx, endpoint, evm.LogQuery{Block: hash, Topics: l.topics}, nil)
+		limit, tooLarge := errors.AsType[*evm.LogsLimitError](err)
+		if tooLarge && l.refused(1, limit) {
+			continue
+		}
+		if tooLarge {
+			var b evm.BlockLogs
+			b, err = l.client.BlockLogs(ctx, endpoint, hash, l.topics)
+			logs = b.Logs
+		}
+		return l.ours(logs), err
+	}
+}
+
+// query sends one query, or one for each chunk of contracts: those that are registered, those that earlier logs of the range create, and
+// those that its own logs create.
+func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, created map[common.Address]bool) ([]evm.Log, error) {
 	chunk := l.of(endpoint).addresses
 	if chunk == 0 {
 		return l.client.Logs(ctx, endpoint, q)
 	}
 	var all []evm.Log
-	for contracts := range slices.Chunk(l.contracts(), chunk) {
-		q.Contracts = contracts
-		logs, err := l.client.Logs(ctx, endpoint, q)
-		if err != nil {
-			return nil, err
+	asked := map[common.Address]bool{}
+	for contracts := slices.AppendSeq(l.contracts(), maps.Keys(created)); len(contracts) > 0; {
+		for some := range slices.Chunk(contracts, chunk) {
+			q.Contracts = some
+			logs, err := l.client.Logs(ctx, endpoint, q)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, logs...)
 		}
-		all = append(all, logs...)
+		for _, a := range contracts {
+			asked[a] = true
+		}
+		contracts = slices.DeleteFunc(l.created(all), func(a common.Address) bool { return asked[a] })
 	}
 	slices.SortStableFunc(all, func(a, b evm.Log) int {
 		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.TxIndex, b.TxIndex), cmp.Compare(a.Index, b.Index))
@@ -160,7 +197,19 @@ func (l *lists) block(ctx context.Context, endpoint string, number uint64) ([]ev
 	return b.Logs, nil
 }
 
-// same reports whether two lists are equal. The indexes of logs do not count: nodes number them in different ways.
+// withTimesOf returns a list without the times that an equal list does not have.
+func withTimesOf(logs, other []evm.Log) []evm.Log {
+	logs = slices.Clone(logs)
+	for i := range logs {
+		if logs[i].BlockTime != other[i].BlockTime {
+			logs[i].BlockTime = 0
+		}
+	}
+	return logs
+}
+
+// same reports whether two lists are equal. The indexes of logs do not count, because nodes number them in different ways, and neither do
+// the times, which few nodes report.
 func same(a, b []evm.Log) bool { return slices.EqualFunc(a, b, sameLog) }
 
 func sameLog(a, b evm.Log) bool {

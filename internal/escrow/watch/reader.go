@@ -42,7 +42,7 @@ type Reader struct {
 func NewReader(cfg ReaderConfig) *Reader {
 	r := &Reader{cfg: cfg}
 	r.confirm = &confirmer{
-		lists: &lists{client: cfg.Client, topics: cfg.Events.Topics(), contracts: r.contracts},
+		lists: &lists{client: cfg.Client, topics: cfg.Events.Topics(), contracts: r.contracts, created: r.created, ours: r.ours},
 		alone: cfg.Alone, metrics: newMetrics(nil), log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 	}
 	return r
@@ -65,6 +65,21 @@ func (r *Reader) contracts() []common.Address {
 	}
 	return all
 }
+
+// known are the contracts that a Reader knows, whenever they were created.
+type known struct{ *Reader }
+
+// Escrow implements [events.Watched].
+func (k known) Escrow(a common.Address) bool {
+	_, ok := k.cfg.Escrows[a]
+	return ok
+}
+
+func (r *Reader) created(logs []evm.Log) []common.Address {
+	return created(r.cfg.Events, r.cfg.Client.ChainID(), known{r}, logs)
+}
+
+func (r *Reader) ours(logs []evm.Log) []evm.Log { return ours(known{r}, r.created(logs), logs) }
 
 // List is the answer of one endpoint for a range of blocks.
 type List struct {

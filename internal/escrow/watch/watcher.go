@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -21,15 +20,18 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/lease"
 )
 
+// Delivery is when the events of a block are reported.
+type Delivery string
+
+// The deliveries.
 const (
-	// rangeBlocks is how many blocks a step reads at most.
-	rangeBlocks = 10_000
-	// violations is how many rounds in a row all endpoints must contradict a final block before the chain is halted.
-	violations = 3
+	Finalized Delivery = "finalized" // once the block is final
+	Instant   Delivery = "instant"   // as pending at once, and as final or retracted later
 )
 
 // Config configures a Watcher. Fields without a default are required.
 type Config struct {
+	// Client calls the endpoints. With Instant the Watcher runs it while it has the lease, so no other caller may; it should be Lazy.
 	Client    *evm.Client
 	Store     *store.Store
 	Events    *events.Set
@@ -40,10 +42,15 @@ type Config struct {
 	Alone bool
 	// Instance is the process's name in the lease. Default: a random one.
 	Instance string
-	// Interval is how often the process looks for a new final block, and for the lease without it. Default 1 s.
-	Interval   time.Duration
-	Registerer prometheus.Registerer // default: none
-	Logger     *slog.Logger          // default: discard
+	// Delivery is when events are reported. Default Finalized.
+	Delivery Delivery
+	// Interval is how often the process renews the lease, or looks for it. Default 1 s.
+	Interval time.Duration
+	// FinalInterval is how often the process with the lease looks for a new final block. Default: three times the Interval, and ten times
+	// with Instant.
+	FinalInterval time.Duration
+	Registerer    prometheus.Registerer // default: none
+	Logger        *slog.Logger          // default: discard
 }
 
 // Watcher reads a chain while this process has the chain's lease. Any number of processes may run one for a chain.
@@ -53,8 +60,15 @@ type Watcher struct {
 	lease   *lease.Lease
 	confirm *confirmer
 
+	claimed    time.Time // when the lease was last claimed or renewed
 	chain      store.Chain
-	violations int // rounds in a row in which all endpoints contradicted the final block
+	blocks     []events.Block       // that are stored: a final one, and those after it
+	violations int                  // rounds in a row in which all endpoints contradicted the final block
+	excluded   map[string]time.Time // when endpoints were excluded
+	looks      int                  // for a new final block
+	looked     time.Time            // when the last one was
+	finalErr   error                // of the last look
+	follower
 
 	mu      sync.Mutex
 	escrows map[common.Address]struct{} // that are on the chain
@@ -67,7 +81,14 @@ type Watcher struct {
 // New returns a Watcher.
 func New(cfg Config) *Watcher {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.Delivery = cmp.Or(cfg.Delivery, Finalized)
 	cfg.Interval = cmp.Or(cfg.Interval, time.Second)
+	if cfg.FinalInterval == 0 {
+		cfg.FinalInterval = quietIntervals * cfg.Interval
+		if cfg.Delivery == Instant {
+			cfg.FinalInterval = 10 * cfg.Interval
+		}
+	}
 	// A process that restarts under the same name is another holder: its former one may still be running.
 	holder := cmp.Or(cfg.Instance, "watcher") + "/" + uuid.NewString()
 	w := &Watcher{
@@ -75,7 +96,7 @@ func New(cfg Config) *Watcher {
 		lease: lease.New(lease.Config{Row: cfg.Store.WatcherLease(), Holder: holder, Interval: cfg.Interval}),
 	}
 	w.confirm = &confirmer{
-		lists: &lists{client: cfg.Client, topics: cfg.Events.Topics(), contracts: w.contracts, turned: w.turns},
+		lists: &lists{client: cfg.Client, topics: cfg.Events.Topics(), contracts: w.contracts, created: w.created, ours: w.ours, turned: w.turns},
 		alone: cfg.Alone, metrics: newMetrics(cfg.Registerer), log: w.log,
 	}
 	return w
@@ -112,27 +133,37 @@ func (w *Watcher) Health() error {
 
 // Run reads the chain until ctx ends, while this process has the lease. Then it releases the lease and returns nil.
 func (w *Watcher) Run(ctx context.Context) error {
-	ticker := time.NewTicker(w.cfg.Interval)
-	defer ticker.Stop()
 	for {
+		_, changed := w.cfg.Client.Heads() // before the turn, so that no head is missed
 		w.turn(ctx)
 		w.progress()
+		pause := w.cfg.Interval
+		if w.followHeads(ctx) {
+			pause = w.pause()
+		} else {
+			changed = nil
+		}
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			// Also a lease that was dropped, because the stop has interrupted a step, may be this process's.
+			timer.Stop()
+			w.leaveHeads()
+			// The row may have the lease of this process although it dropped it, such as by an election that the stop interrupted.
 			if err := w.lease.Release(ctx); err != nil {
 				w.log.Warn("lease not released: it expires by itself", "err", err)
 			}
 			w.progress()
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
+		case <-changed:
 		}
+		timer.Stop()
 	}
 }
 
 // turn claims the lease and makes one round.
 func (w *Watcher) turn(ctx context.Context) {
-	elected, err := w.lease.Claim(ctx)
+	elected, err := w.claim(ctx)
 	if err == nil && elected {
 		if err = w.begin(ctx); err != nil {
 			w.lease.Drop()
@@ -142,7 +173,7 @@ func (w *Watcher) turn(ctx context.Context) {
 		err = w.round(ctx)
 		if errors.Is(err, store.ErrFenced) { // another process has stored a step: the next election reads the cursor again
 			w.lease.Drop()
-		} else if w.lease.Held() && !w.lease.Record(err) && ctx.Err() == nil {
+		} else if w.lease.Held() && !w.lease.Record(failure(err)) && ctx.Err() == nil {
 			w.log.Warn("lease given back: no round succeeded for its term", "err", err)
 			if err := w.lease.StandBack(ctx); err != nil {
 				w.log.Warn("lease not released: it expires by itself", "err", err)
@@ -164,9 +195,54 @@ func (w *Watcher) turn(ctx context.Context) {
 	}
 }
 
+// failure returns the error of a round that another process may do better. A contradiction is none: the endpoints answer, and the rounds
+// that halt the chain are those of one process.
+func failure(err error) error {
+	if errors.Is(err, errContradiction) {
+		return nil
+	}
+	return err
+}
+
+// claim claims or renews the lease, if that is due.
+func (w *Watcher) claim(ctx context.Context) (elected bool, err error) {
+	if w.lease.Held() && time.Since(w.claimed) < w.cfg.Interval {
+		return false, nil
+	}
+	w.claimed = time.Now()
+	return w.lease.Claim(ctx)
+}
+
+// renew keeps the lease during a long round, after a part of it that succeeded. It returns [store.ErrFenced] if the lease is lost.
+func (w *Watcher) renew(ctx context.Context) error {
+	w.lease.Record(nil)
+	if _, err := w.claim(ctx); err != nil {
+		return err
+	}
+	if !w.lease.Held() {
+		return store.ErrFenced
+	}
+	return nil
+}
+
 // begin reads what an elected process needs.
 func (w *Watcher) begin(ctx context.Context) error {
+	if err := w.load(ctx); err != nil {
+		return err
+	}
+	w.violations, w.looked, w.finalErr, w.follower = 0, time.Time{}, nil, follower{stop: w.stop, came: time.Now()}
+	w.progress()
+	w.log.Info("elected to read the chain", "epoch", w.lease.Epoch(), "cursor", w.chain.Cursor.Number, "final", w.chain.Final.Number, "escrows", len(w.escrows))
+	return nil
+}
+
+// load reads what is stored.
+func (w *Watcher) load(ctx context.Context) error {
 	chain, err := w.cfg.Store.Chain(ctx)
+	if err != nil {
+		return err
+	}
+	blocks, err := w.cfg.Store.Blocks(ctx, 0)
 	if err != nil {
 		return err
 	}
@@ -178,41 +254,43 @@ func (w *Watcher) begin(ctx context.Context) error {
 	for _, a := range list {
 		escrows[a] = struct{}{}
 	}
+	w.chain, w.blocks = chain, blocks
 	w.mu.Lock()
 	w.escrows = escrows
 	w.mu.Unlock()
-	w.chain, w.violations = chain, 0
-	w.progress()
-	w.log.Info("elected to read the chain", "epoch", w.lease.Epoch(), "cursor", chain.Cursor.Number, "final", chain.Final.Number, "escrows", len(list))
 	return nil
 }
 
-// round stores the events up to the final block.
+// round stores what has become final, and with Instant the events up to the newest block.
 func (w *Watcher) round(ctx context.Context) error {
 	if w.chain.Halted != "" {
 		return w.halted(ctx)
 	}
-	final, err := w.final(ctx)
-	if err != nil {
-		return err
-	}
-	for ctx.Err() == nil {
-		from := max(w.chain.StartBlock, w.chain.Cursor.Number+1)
-		if from > final.Number {
-			break
-		}
-		if err := w.step(ctx, from, min(from+rangeBlocks-1, final.Number), final); err != nil {
-			return err
-		}
-		w.lease.Record(nil)
-		if _, err := w.lease.Claim(ctx); err != nil {
-			return err
-		}
-		if !w.lease.Held() {
-			return store.ErrFenced
+	if time.Since(w.looked) >= w.lookAfter() {
+		w.looked = time.Now()
+		if w.finalErr = w.finalize(ctx); w.lease.Held() {
+			w.finalErr = errors.Join(w.finalErr, w.checkTip(ctx))
 		}
 	}
-	return ctx.Err()
+	if w.cfg.Delivery != Instant || !w.lease.Held() || w.chain.Halted != "" {
+		return w.finalErr
+	}
+	return errors.Join(w.finalErr, w.follow(ctx))
+}
+
+// quietIntervals is after how many intervals without a head the endpoints are asked whether they answer at all.
+const quietIntervals = 3
+
+// lookAfter returns the time between two looks for a new final block.
+func (w *Watcher) lookAfter() time.Duration {
+	quiet := quietIntervals * w.cfg.Interval
+	switch {
+	case w.finalErr != nil:
+		return w.cfg.Interval
+	case w.cfg.Delivery == Instant && time.Since(w.came) >= quiet:
+		return min(quiet, w.cfg.FinalInterval)
+	}
+	return w.cfg.FinalInterval
 }
 
 // halted looks whether an operator has resumed the chain. The round counts as a success, so that the lease stays: no other process could
@@ -226,88 +304,4 @@ func (w *Watcher) halted(ctx context.Context) error {
 		return w.begin(ctx)
 	}
 	return nil
-}
-
-// step reads a range of final blocks and stores it.
-func (w *Watcher) step(ctx context.Context, from, to uint64, final events.Block) error {
-	logs, err := w.read(ctx, from, to)
-	if err != nil {
-		return err
-	}
-	step := store.Step{Epoch: w.lease.Epoch(), From: w.chain.Cursor, Final: final, Count: to - from + 1}
-	for len(logs) > 0 {
-		number := logs[0].BlockNumber
-		of := ofBlock(logs, number)
-		logs = logs[len(of):]
-		found, parked := w.cfg.Events.Match(w.cfg.Client.ChainID(), convert(of), w)
-		if len(found) == 0 && len(parked) == 0 {
-			continue
-		}
-		b, err := w.header(ctx, number)
-		if err != nil {
-			return err
-		}
-		if b.Hash != of[0].BlockHash {
-			return fmt.Errorf("block %d: %w: its logs are of %s, its header of %s", number, errUnconfirmed, of[0].BlockHash, b.Hash)
-		}
-		step.Blocks = append(step.Blocks, store.Read{Block: b, Found: found, Parked: parked})
-		w.register(found)
-	}
-	if step.To, err = w.header(ctx, to); err != nil {
-		return err
-	}
-	messages, err := w.cfg.Store.Commit(ctx, step)
-	if err != nil {
-		w.lease.Drop() // the escrows in memory may not be those that are stored
-		return err
-	}
-	w.chain.Cursor, w.chain.Final = step.To, final
-	w.progress()
-	w.log.Debug("blocks stored", "from", from, "to", to, "messages", len(messages))
-	return nil
-}
-
-// register adds the escrows that a block creates, for the next blocks of the step.
-func (w *Watcher) register(found []events.Occurrence) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i := range found {
-		if found[i].Event.Role == events.Factory {
-			w.escrows[found[i].Escrow] = struct{}{}
-		}
-	}
-}
-
-func convert(logs []evm.Log) []events.Log {
-	all := make([]events.Log, len(logs))
-	for i, l := range logs {
-		all[i] = events.Log{Contract: l.Contract, Topics: l.Topics, Data: l.Data, Tx: l.TxHash, Index: l.Index}
-	}
-	return all
-}
-
-// header returns a final block that two endpoints have, or one if no other is configured.
-func (w *Watcher) header(ctx context.Context, number uint64) (events.Block, error) {
-	var seen []evm.Header
-	var errs []error
-	for _, name := range w.cfg.Client.Endpoints("eth_getBlockByNumber") {
-		h, err := w.cfg.Client.HeaderAt(ctx, name, number)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for _, other := range append(seen, h)[:len(seen)] {
-			if other.Hash == h.Hash && other.Parent == h.Parent && other.Time.Equal(h.Time) {
-				return blockOf(h), nil
-			}
-		}
-		if seen = append(seen, h); w.cfg.Alone {
-			return blockOf(h), nil
-		}
-	}
-	return events.Block{}, fmt.Errorf("block %d: %w: %d endpoints answer, and no two of them agree: %w", number, errUnconfirmed, len(seen), reasons(errs))
-}
-
-func blockOf(h evm.Header) events.Block {
-	return events.Block{Number: h.Number, Hash: h.Hash, Parent: h.Parent, Time: h.Time}
 }

@@ -37,13 +37,19 @@ type monitor struct {
 	factory common.Address
 	db      *pgxpool.Pool
 	escrows []common.Address
+
+	delivery Delivery
+	finality evm.Finality
+	interval time.Duration
+	ws       bool // the first endpoint is subscribed to
 }
 
 func newMonitor(t *testing.T, endpoints int) *monitor {
 	t.Helper()
 	m := &monitor{
 		t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{}),
-		db: testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t),
+		db:       testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t),
+		finality: evm.Finality{Depth: 3}, interval: 20 * time.Millisecond,
 	}
 	var err error
 	m.factory, err = escrowchain.DeployFactory(t.Context(), m.backend(), m.chain.Accounts[0].Key)
@@ -88,9 +94,12 @@ func (m *monitor) settle(n int) {
 // start runs a watcher until the test ends or stop is called.
 func (m *monitor) start() (w *Watcher, stop func()) {
 	m.t.Helper()
-	cfg := evm.Config{ChainID: testchain.ChainID, Timeout: 20 * time.Second}
+	cfg := evm.Config{ChainID: testchain.ChainID, Timeout: 20 * time.Second, Lazy: true, PollInterval: m.interval}
 	for _, p := range m.proxies {
 		cfg.Endpoints = append(cfg.Endpoints, p.URL())
+	}
+	if m.ws {
+		cfg.Subscribe = m.proxies[0].WSURL()
 	}
 	client, err := evm.Open(cfg)
 	require.NoError(m.t, err)
@@ -100,8 +109,8 @@ func (m *monitor) start() (w *Watcher, stop func()) {
 	factories := []common.Address{m.factory}
 	require.NoError(m.t, s.Register(m.t.Context(), store.Settings{Factories: factories, StartBlock: 1}))
 	w = New(Config{
-		Client: client, Store: s, Events: set, Factories: factories, Finality: evm.Finality{Depth: 3}, Alone: len(m.proxies) == 1,
-		Interval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Client: client, Store: s, Events: set, Factories: factories, Finality: m.finality, Delivery: m.delivery, Alone: len(m.proxies) == 1,
+		Interval: m.interval, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -227,7 +236,7 @@ func TestWatcher_StepLongerThanTheLease_KeepsIt(t *testing.T) {
 	m.settle(12)
 	for _, p := range m.proxies {
 		p.SetRules(
-			proxy.Rule{Methods: []string{logsMethod}, When: func(c proxy.Call) bool { return span(c) > 1 }, Fault: proxy.Fault{
+			proxy.Rule{Methods: []string{logsMethod}, When: func(c proxy.Call) bool { return c.Blocks() > 1 }, Fault: proxy.Fault{
 				Kind: proxy.Refuse, Code: -32600, Message: "eth_getLogs is limited to a 1 block range",
 			}},
 			proxy.Rule{Methods: []string{logsMethod}, Fault: proxy.Fault{Kind: proxy.Delay, Delay: 300 * time.Millisecond}},
@@ -244,10 +253,23 @@ func TestWatcher_StepLongerThanTheLease_KeepsIt(t *testing.T) {
 // E10: the chain contradicts a final block at all endpoints: it is halted, and nothing more is stored.
 func TestWatcher_FinalBlockChanges_Halts(t *testing.T) {
 	t.Parallel()
+	for name, stopped := range map[string]bool{"while a process reads": false, "while none runs": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			requireHalt(t, stopped)
+		})
+	}
+}
+
+func requireHalt(t *testing.T, stopped bool) {
+	t.Helper()
 	m := newMonitor(t, 2)
 	m.settle(2)
-	m.start()
+	_, stop := m.start()
 	m.awaitCursor(m.head() - 3)
+	if stopped {
+		stop()
+	}
 	before := len(m.messages())
 	parent, err := m.chain.Client().HeaderByNumber(t.Context(), new(big.Int).SetUint64(m.head()-6))
 	require.NoError(t, err)
@@ -256,6 +278,9 @@ func TestWatcher_FinalBlockChanges_Halts(t *testing.T) {
 	m.chain.AdjustTime(time.Hour) // the blocks of the new branch differ
 	for range 12 {
 		m.chain.Commit()
+	}
+	if stopped {
+		m.start()
 	}
 	var halted string
 	require.Eventually(t, func() bool {

@@ -1,0 +1,124 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+)
+
+// readsBeforeProof is how often a block is read that other endpoints lack, before its logs are proven at one.
+const readsBeforeProof = 6
+
+// blockLists are the lists of logs of the block that is being read.
+type blockLists struct {
+	hash  common.Hash
+	reads int
+
+	mu    sync.Mutex
+	given map[string][]evm.Log // by endpoint
+}
+
+// readBlock returns the confirmed logs of a block that need not be final, in the block's order. Unless doubtful, a
+// header that excludes logs needs no other endpoint; otherwise two have the block, and seen is true. It returns errLate if too few have it, and an error that matches
+// errUnconfirmed if those that have it do not settle its logs.
+func (c *confirmer) readBlock(ctx context.Context, h evm.Header, doubtful bool) (logs []evm.Log, seen bool, err error) {
+	if !doubtful && h.Excludes(c.topics...) && !laterBlooms(c.client.ChainID()) {
+		return nil, false, nil
+	}
+	if c.block == nil || c.block.hash != h.Hash {
+		c.block = &blockLists{hash: h.Hash, given: map[string][]evm.Log{}}
+	}
+	c.block.reads++
+	answers, logs, err := c.agree(func(endpoint string) ([]evm.Log, error) { return c.listOf(ctx, endpoint) },
+		func([]candidate) ([]evm.Log, error) {
+			c.metrics.disagreements.Inc()
+			return c.provenBlock(ctx, h.Hash, nil)
+		})
+	if err == nil {
+		return logs, true, nil
+	}
+	if len(answers) < 2 {
+		// Most often the others receive the block a moment later.
+		if errors.Is(err, evm.ErrMissing) && c.block.reads%readsBeforeProof != 0 {
+			return nil, false, fmt.Errorf("block %d %s: %w: %w", h.Number, h.Hash, errLate, err)
+		}
+		var single error
+		if logs, single = c.provenBlock(ctx, h.Hash, answers); single == nil {
+			return logs, true, nil
+		}
+		err = errors.Join(err, single)
+	}
+	c.block = nil // each endpoint is asked again
+	c.metrics.unconfirmed.Inc()
+	return nil, false, fmt.Errorf("block %d %s: %w: %w", h.Number, h.Hash, errUnconfirmed, err)
+}
+
+// listOf returns the list of the block that is being read, at one endpoint.
+func (c *confirmer) listOf(ctx context.Context, endpoint string) ([]evm.Log, error) {
+	b := c.block
+	b.mu.Lock()
+	logs, given := b.given[endpoint]
+	b.mu.Unlock()
+	if given {
+		return logs, nil
+	}
+	logs, err := c.lists.readBlock(ctx, endpoint, b.hash)
+	if err == nil {
+		b.mu.Lock()
+		b.given[endpoint] = logs
+		b.mu.Unlock()
+	}
+	return logs, err
+}
+
+// provenBlock returns the logs of a block that its receipts prove at an endpoint. Two endpoints must have the block, unless only one is
+// configured; then the list that it has given counts where nothing proves it.
+func (c *confirmer) provenBlock(ctx context.Context, hash common.Hash, answers []candidate) ([]evm.Log, error) {
+	need := 2
+	if c.alone {
+		need = 1
+	}
+	have, proven := 0, false
+	var logs []evm.Log
+	var errs []error
+	for _, name := range c.client.Endpoints("eth_getBlockByHash", "eth_getBlockReceipts") {
+		if proven {
+			_, err := c.client.SealedHeader(ctx, name, hash)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		} else {
+			b, err := c.client.BlockLogs(ctx, name, hash, c.topics)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			switch {
+			case b.Proof == evm.Proven:
+				logs, proven = b.Logs, true
+			case b.Proof == evm.NotProvable && c.alone && len(answers) == 1:
+				c.metrics.unproven.Inc()
+				logs, proven = answers[0].logs, true
+			default:
+				errs = append(errs, fmt.Errorf("block %s at %s: its logs are %s", hash, name, b.Proof))
+			}
+		}
+		if have++; proven && have >= need {
+			return c.ours(logs), nil
+		}
+	}
+	if have < need {
+		errs = append(errs, errLate)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// laterBlooms reports whether the headers of a chain have the blooms of earlier blocks: those of Avalanche, since its blocks are executed
+// after they are accepted (ACP-194).
+func laterBlooms(chainID uint64) bool { return chainID == 43113 || chainID == 43114 }

@@ -1,0 +1,184 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/escrow/events"
+	"github.com/rollcall-dev/rollcall/internal/escrow/store"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+)
+
+// rangeBlocks is how many blocks a step reads at most.
+const rangeBlocks = 10_000
+
+// catchUp stores the events up to the final block, in ranges. The cursor is before it and on the chain.
+func (w *Watcher) catchUp(ctx context.Context, final events.Block) error {
+	for ctx.Err() == nil {
+		from := max(w.chain.StartBlock, w.chain.Cursor.Number+1)
+		if from > final.Number {
+			break
+		}
+		if err := w.step(ctx, from, min(from+rangeBlocks-1, final.Number), final); err != nil {
+			return err
+		}
+		if err := w.renew(ctx); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// step reads a range of final blocks and stores it.
+func (w *Watcher) step(ctx context.Context, from, to uint64, final events.Block) error {
+	logs, err := w.read(ctx, from, to)
+	if err != nil {
+		return err
+	}
+	step := store.Step{Epoch: w.lease.Epoch(), From: w.chain.Cursor, Final: final, Count: to - from + 1}
+	for len(logs) > 0 {
+		number := logs[0].BlockNumber
+		of := ofBlock(logs, number)
+		logs = logs[len(of):]
+		found, parked := w.cfg.Events.Match(w.cfg.Client.ChainID(), convert(of), w)
+		if len(found) == 0 && len(parked) == 0 {
+			continue
+		}
+		b, err := w.blockOfLogs(ctx, of)
+		if err != nil {
+			return err
+		}
+		step.Blocks = append(step.Blocks, store.Read{Block: b, Found: found, Parked: parked})
+		w.register(found)
+	}
+	if step.To, err = w.header(ctx, to); err != nil {
+		return err
+	}
+	if n := len(step.Blocks); n > 0 && step.Blocks[n-1].Number == to {
+		if last := step.Blocks[n-1]; last.Hash != step.To.Hash {
+			return fmt.Errorf("block %d: %w: its logs are of %s, its header of %s", to, errUnconfirmed, last.Hash, step.To.Hash)
+		}
+		step.Blocks[n-1].Block = step.To // with its parent
+	}
+	if err := w.commit(ctx, step); err != nil {
+		return err
+	}
+	w.blocks = []events.Block{step.To}
+	return nil
+}
+
+// blockOfLogs returns the block of confirmed logs. Its header is read only if they do not have its time. The parent of a final block is not
+// needed.
+func (w *Watcher) blockOfLogs(ctx context.Context, logs []evm.Log) (events.Block, error) {
+	first := logs[0]
+	if first.BlockTime > 0 && !slices.ContainsFunc(logs, func(l evm.Log) bool { return l.BlockTime != first.BlockTime }) {
+		return events.Block{Number: first.BlockNumber, Hash: first.BlockHash, Time: time.Unix(int64(first.BlockTime), 0)}, nil
+	}
+	b, err := w.header(ctx, first.BlockNumber)
+	if err == nil && b.Hash != first.BlockHash {
+		err = fmt.Errorf("block %d: %w: its logs are of %s, its header of %s", b.Number, errUnconfirmed, first.BlockHash, b.Hash)
+	}
+	return b, err
+}
+
+// commit stores a step.
+func (w *Watcher) commit(ctx context.Context, step store.Step) error {
+	messages, err := w.cfg.Store.Commit(ctx, step)
+	if err != nil {
+		w.lease.Drop() // what is in memory may not be what is stored
+		return err
+	}
+	w.chain.Cursor = step.To
+	if step.Final.Number > w.chain.Final.Number {
+		w.chain.Final = step.Final
+	}
+	w.progress()
+	w.log.Debug("step stored", "from", step.From.Number, "to", step.To.Number, "final", w.chain.Final.Number, "messages", len(messages))
+	return nil
+}
+
+// register adds the escrows that a block creates, for the next blocks of the step.
+func (w *Watcher) register(found []events.Occurrence) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range found {
+		if found[i].Event.Role == events.Factory {
+			w.escrows[found[i].Escrow] = struct{}{}
+		}
+	}
+}
+
+// created returns the escrows that logs create and that are not registered yet, each once.
+func (w *Watcher) created(logs []evm.Log) []common.Address {
+	return created(w.cfg.Events, w.cfg.Client.ChainID(), w, logs)
+}
+
+// ours returns the logs of factories and of escrows that are registered or that the logs create.
+func (w *Watcher) ours(logs []evm.Log) []evm.Log { return ours(w, w.created(logs), logs) }
+
+// created returns the escrows that logs create and that are not watched yet, each once.
+func created(set *events.Set, chain uint64, w events.Watched, logs []evm.Log) (escrows []common.Address) {
+	factory := slices.DeleteFunc(slices.Clone(logs), func(l evm.Log) bool { return !w.Factory(l.Contract) })
+	found, _ := set.Match(chain, convert(factory), w)
+	seen := map[common.Address]bool{}
+	for i := range found {
+		escrow := found[i].Escrow
+		if found[i].Event.Role == events.Factory && !w.Escrow(escrow) && !w.Factory(escrow) && !seen[escrow] {
+			seen[escrow] = true
+			escrows = append(escrows, escrow)
+		}
+	}
+	return escrows
+}
+
+// ours returns the logs of watched contracts and of further ones.
+func ours(w events.Watched, further []common.Address, logs []evm.Log) (all []evm.Log) {
+	also := map[common.Address]bool{}
+	for _, a := range further {
+		also[a] = true
+	}
+	for _, l := range logs {
+		if w.Factory(l.Contract) || also[l.Contract] || w.Escrow(l.Contract) {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+func convert(logs []evm.Log) []events.Log {
+	all := make([]events.Log, len(logs))
+	for i, l := range logs {
+		all[i] = events.Log{Contract: l.Contract, Topics: l.Topics, Data: l.Data, Tx: l.TxHash, Index: l.Index}
+	}
+	return all
+}
+
+// header returns a final block that two endpoints have, or one if no other is configured.
+func (w *Watcher) header(ctx context.Context, number uint64) (events.Block, error) {
+	var seen []evm.Header
+	var errs []error
+	for _, name := range w.cfg.Client.Endpoints("eth_getBlockByNumber") {
+		h, err := w.cfg.Client.HeaderAt(ctx, name, number)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, other := range append(seen, h)[:len(seen)] {
+			if other.Hash == h.Hash && other.Parent == h.Parent && other.Time.Equal(h.Time) {
+				return blockOf(h), nil
+			}
+		}
+		if seen = append(seen, h); w.cfg.Alone {
+			return blockOf(h), nil
+		}
+	}
+	return events.Block{}, fmt.Errorf("block %d: %w: %d endpoints answer, and no two of them agree: %w", number, errUnconfirmed, len(seen), reasons(errs))
+}
+
+func blockOf(h evm.Header) events.Block {
+	return events.Block{Number: h.Number, Hash: h.Hash, Parent: h.Parent, Time: h.Time}
+}

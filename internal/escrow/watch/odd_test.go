@@ -1,0 +1,292 @@
+package watch
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/escrow/events"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/scripted"
+)
+
+// A block with too many logs of strangers for any query is read by its receipts, in history and at the head.
+func TestBlock_ThousandsOfStrangers_EventsAreFound(t *testing.T) {
+	t.Parallel()
+	strangers := 20_000
+	if testing.Short() {
+		strangers = 2_000
+	}
+	for _, delivery := range []Delivery{Finalized, Instant} {
+		w := newWorld(t, 1, 2)
+		w.delivery = delivery
+		crowded := func() scripted.Tx {
+			var logs []types.Log
+			for range strangers {
+				logs = append(logs, w.approved(common.Address{0xee}))
+			}
+			return w.tx(append(logs, w.approved(escrowsOf(w.head)[0]))...)
+		}
+		w.head = w.chain.Mine(w.head, w.create(worldFactory))
+		w.head = w.chain.Mine(w.head, crowded())
+		for _, p := range w.proxies {
+			p.SetRules(providers["each block"]...)
+		}
+		w.finalize(0)
+		w.start()
+		w.awaitAll()
+		w.requireTruth(w.head)
+		w.head = w.chain.Mine(w.head, crowded())
+		w.show()
+		if delivery == Finalized {
+			w.finalize(0)
+		}
+		w.awaitAll()
+		w.requireTruth(w.head)
+	}
+}
+
+// An argument with NUL is delivered as it is.
+func TestArgument_WithNUL_IsDelivered(t *testing.T) {
+	t.Parallel()
+	const contracts = `[
+		{"type":"event","name":"Opened","anonymous":false,"inputs":[{"name":"vault","type":"address","indexed":true}]},
+		{"type":"event","name":"Noted","anonymous":false,"inputs":[{"name":"note","type":"string","indexed":false}]}]`
+	folder := t.TempDir()
+	file := filepath.Join(folder, "events.yaml")
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "types.json"), []byte(contracts), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(`
+factory: {abi: [types.json], events: [{event: "Opened(address)", escrow: vault}]}
+escrow: {abi: [types.json], events: [{event: "Noted(string)"}]}
+`), 0o600))
+	parsed, err := abi.JSON(strings.NewReader(contracts))
+	require.NoError(t, err)
+	set, err := events.Load(file)
+	require.NoError(t, err)
+	w := newWorld(t, 1, 2)
+	w.delivery, w.set = Instant, set
+	vault := common.Address{0xe5}
+	w.head = w.chain.Mine(w.head, w.tx(w.log(worldFactory, parsed, "Opened", vault), w.log(vault, parsed, "Noted", "a\x00b\n\x7f")))
+	w.show()
+	w.start()
+	w.awaitAll()
+	all := w.messages()
+	require.Len(t, all, 2)
+	require.Equal(t, "a\x00b\n\x7f", all[1].Args.Get("note"))
+}
+
+// All endpoints lose a final block: nothing leaves from then on, not even retractions, whichever process comes later.
+func TestReorganization_BeyondFinality_HaltsForAll(t *testing.T) {
+	t.Parallel()
+	for _, delivery := range []Delivery{Finalized, Instant} {
+		w := newWorld(t, 2, 3)
+		w.delivery = delivery
+		w.mine(12)
+		w.finalize(4)
+		w.start()
+		w.start()
+		w.awaitAll()
+		w.requireTruth(w.upto())
+		before, final := len(w.messages()), w.final
+		w.head = final.Parent.Parent
+		w.final = w.head
+		w.mine(12)
+		w.finalize(4)
+		var halted string
+		require.Eventually(t, func() bool {
+			require.NoError(t, w.db.QueryRow(t.Context(), `SELECT halted FROM escrow_chains`).Scan(&halted))
+			return halted != ""
+		}, patience, 2*time.Millisecond)
+		require.Contains(t, halted, final.Hash.Hex())
+		require.Contains(t, halted, w.head.At(final.Number).Hash.Hex())
+		for _, p := range w.processes {
+			p.stop()
+		}
+		w.mine(3)
+		w.finalize(1)
+		var calls atomic.Int64
+		for _, p := range w.proxies {
+			p.SetRules(proxy.Rule{When: func(proxy.Call) bool { calls.Add(1); return false }})
+		}
+		later := w.epoch()
+		w.start()
+		require.Eventually(t, func() bool { return w.epoch() > later }, patience, 2*time.Millisecond)
+		w.processes[len(w.processes)-1].stop() // after a round at least
+		require.Zero(t, calls.Load(), "a process that is elected later asks nothing")
+		require.Len(t, w.messages(), before)
+	}
+}
+
+// An endpoint that lost a final block is excluded, and used again once it has it.
+func TestEndpoint_LostAFinalBlock_ExcludedUntilRepaired(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 3, 3)
+	w.delivery = Finalized
+	w.mine(8)
+	w.finalize(2)
+	w.start()
+	w.awaitAll()
+	w.stale = 1
+	fork := w.final.Parent
+	for fork.Number < w.head.Number+9 {
+		fork = w.chain.Mine(fork)
+	}
+	w.nodes[1].SetHead(fork)
+	w.nodes[1].SetFinal(fork.Parent)
+	w.mine(3)
+	w.finalize(2)
+	w.awaitAll()
+	w.stale = -1
+	w.show()
+	w.proxies[2].SetDown(true) // now the first two are needed
+	w.mine(3)
+	w.finalize(2)
+	w.awaitAll()
+	w.requireTruth(w.final)
+}
+
+// retracted returns how many messages take back an event.
+func (w *world) retracted() (n int) {
+	for _, m := range w.messages() {
+		if m.Status == events.Retracted {
+			n++
+		}
+	}
+	return n
+}
+
+// private shows blocks without logs at an endpoint, after one that the others have.
+func (w *world) private(i int, after *scripted.Block, n int) *scripted.Block {
+	for range n {
+		after = w.chain.Mine(after)
+	}
+	w.stale = i
+	w.nodes[i].SetHead(after)
+	return after
+}
+
+// One of three endpoints, which brings the heads, goes on with a branch of its own. Nothing is taken back for it, and the others are followed.
+func TestEndpoint_OnABranchOfItsOwn_ChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4, 3)
+	w.delivery = Instant
+	w.mine(8)
+	w.start()
+	w.awaitAll()
+	tip := w.private(0, w.head.At(w.head.Number-3), 8)
+	for range 4 {
+		w.mine(3)
+		tip = w.private(0, tip, 5)
+		w.awaitAll()
+	}
+	w.requireTruth(w.head)
+	require.Zero(t, w.retracted())
+}
+
+// One of three endpoints makes up blocks without logs on the chain. They are left once the others are seen not to have them.
+func TestEndpoint_MakesUpEmptyBlocks_OthersAreFollowed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 5, 3)
+	w.delivery = Instant
+	w.mine(4)
+	w.start()
+	w.awaitAll()
+	for range 3 {
+		made := w.private(0, w.head, 4)
+		var cursor []byte
+		require.Eventually(t, func() bool {
+			require.NoError(t, w.db.QueryRow(t.Context(), `SELECT cursor_hash FROM escrow_chains`).Scan(&cursor))
+			return common.BytesToHash(cursor) == made.Hash
+		}, patience, time.Millisecond)
+		w.mine(2) // fewer than the endpoint shows
+		w.awaitAll()
+		w.requireTruth(w.head)
+		w.stale = -1
+		w.show()
+	}
+}
+
+// Another branch has become final while all processes were down: the stored events are taken back before any becomes final.
+func TestReorganization_FinalWhileDown_IsTakenBack(t *testing.T) {
+	t.Parallel()
+	for _, more := range []int{0, 4} {
+		w := newWorld(t, 6, 2)
+		w.delivery = Instant
+		w.mine(10)
+		w.start()
+		w.awaitAll()
+		w.processes[0].stop()
+		w.fork(5, 5+more)
+		w.finalize(2)
+		w.start()
+		w.awaitAll()
+		w.requireTruth(w.head)
+		require.Positive(t, w.retracted())
+	}
+}
+
+// A process without the lease asks no endpoint.
+func TestWatcher_WithoutTheLease_AsksNothing(t *testing.T) {
+	t.Parallel()
+	for _, delivery := range []Delivery{Finalized, Instant} {
+		w := newWorld(t, 7, 2)
+		w.delivery = delivery
+		w.mine(4)
+		w.start()
+		w.finalize(1)
+		w.awaitAll()
+		var calls atomic.Int64
+		for i, n := range w.nodes { // other endpoints of the same nodes
+			p, err := proxy.Open(proxy.Config{HTTP: n.URL(), WS: n.WSURL()})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, p.Close()) })
+			p.SetRules(proxy.Rule{When: func(proxy.Call) bool { calls.Add(1); return false }})
+			w.proxies[i] = p
+		}
+		w.start()
+		for range 5 {
+			w.mine(2)
+			w.finalize(1)
+			w.awaitAll()
+		}
+		require.Zero(t, calls.Load())
+		w.processes[0].stop()
+		w.mine(2)
+		w.finalize(1)
+		w.awaitAll()
+		require.Positive(t, calls.Load())
+		w.requireTruth(w.upto())
+	}
+}
+
+// Delivery may differ at each start: what is pending becomes final or is taken back.
+func TestDelivery_ChangesAtAStart_MessagesAreTheChains(t *testing.T) {
+	t.Parallel()
+	for _, more := range []int{0, 6} {
+		w := newWorld(t, 8, 2)
+		for _, delivery := range []Delivery{Finalized, Instant, Finalized, Instant} {
+			w.delivery = delivery
+			w.mine(5)
+			w.finalize(2)
+			w.start()
+			w.awaitAll()
+			w.processes[len(w.processes)-1].stop()
+			w.fork(2, 2+more)
+		}
+		w.delivery = Finalized
+		w.finalize(0)
+		w.start()
+		w.awaitAll()
+		w.delivery = Instant // some were pending
+		w.requireTruth(w.head)
+		require.Positive(t, w.retracted())
+	}
+}
