@@ -81,7 +81,8 @@ func (f *nodes) confirmer() *confirmer {
 	require.NoError(f.t, err)
 	f.t.Cleanup(client.Close)
 	return &confirmer{
-		lists: &lists{client: client, topics: []common.Hash{topicA, topicB}, contracts: func() []common.Address { return []common.Address{{1}, f.emitter, {2}} }, created: func([]evm.Log) []common.Address { return nil }, ours: func(l []evm.Log) []evm.Log { return l }},
+		lists: &lists{client: client, topics: []common.Hash{topicA, topicB}, contracts: func() []common.Address { return []common.Address{{1}, f.emitter, {2}} },
+			factory: func(common.Address) bool { return false }, known: func(common.Address) bool { return true }},
 		alone: len(f.proxies) == 1, metrics: newMetrics(nil), log: slog.New(slog.DiscardHandler),
 	}
 }

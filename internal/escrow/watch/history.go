@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
-
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
 	"github.com/rollcall-dev/rollcall/internal/escrow/store"
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -110,43 +108,6 @@ func (w *Watcher) register(found []events.Occurrence) {
 			w.escrows[found[i].Escrow] = struct{}{}
 		}
 	}
-}
-
-// created returns the escrows that logs create and that are not registered yet, each once.
-func (w *Watcher) created(logs []evm.Log) []common.Address {
-	return created(w.cfg.Events, w.cfg.Client.ChainID(), w, logs)
-}
-
-// ours returns the logs of factories and of escrows that are registered or that the logs create.
-func (w *Watcher) ours(logs []evm.Log) []evm.Log { return ours(w, w.created(logs), logs) }
-
-// created returns the escrows that logs create and that are not watched yet, each once.
-func created(set *events.Set, chain uint64, w events.Watched, logs []evm.Log) (escrows []common.Address) {
-	factory := slices.DeleteFunc(slices.Clone(logs), func(l evm.Log) bool { return !w.Factory(l.Contract) })
-	found, _ := set.Match(chain, convert(factory), w)
-	seen := map[common.Address]bool{}
-	for i := range found {
-		escrow := found[i].Escrow
-		if found[i].Event.Role == events.Factory && !w.Escrow(escrow) && !w.Factory(escrow) && !seen[escrow] {
-			seen[escrow] = true
-			escrows = append(escrows, escrow)
-		}
-	}
-	return escrows
-}
-
-// ours returns the logs of watched contracts and of further ones.
-func ours(w events.Watched, further []common.Address, logs []evm.Log) (all []evm.Log) {
-	also := map[common.Address]bool{}
-	for _, a := range further {
-		also[a] = true
-	}
-	for _, l := range logs {
-		if w.Factory(l.Contract) || also[l.Contract] || w.Escrow(l.Contract) {
-			all = append(all, l)
-		}
-	}
-	return all
 }
 
 func convert(logs []evm.Log) []events.Log {

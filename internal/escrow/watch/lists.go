@@ -11,6 +11,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/rollcall-dev/rollcall/internal/escrow/events"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 )
 
@@ -27,13 +28,11 @@ type lists struct {
 	topics []common.Hash
 	// contracts returns the factories and escrows, for endpoints that need them in a query.
 	contracts func() []common.Address
+	// factory reports whether a contract is a factory, and known whether it is one or an escrow.
+	factory, known func(common.Address) bool
+	set            *events.Set
 	// turned is called after each query; nil for nothing.
 	turned func()
-	// created returns the escrows that logs create and that contracts does not return yet, each once: they may have logs of the same blocks.
-	created func([]evm.Log) []common.Address
-	// ours returns the logs of the contracts, and of the escrows that the logs create. Only these are compared: an endpoint that is asked for
-	// contracts gives no others.
-	ours func([]evm.Log) []evm.Log
 
 	mu     sync.Mutex
 	limits map[string]*limits // by endpoint
@@ -116,9 +115,6 @@ func (l *lists) read(ctx context.Context, endpoint string, from, to uint64) ([]e
 		}
 		n := min(l.of(endpoint).span, to-at+1)
 		logs, err := l.query(ctx, endpoint, evm.LogQuery{From: at, To: at + n - 1, Topics: l.topics}, created)
-		if l.turned != nil {
-			l.turned()
-		}
 		limit, tooLarge := errors.AsType[*evm.LogsLimitError](err)
 		switch {
 		case tooLarge && l.refused(n, limit):
@@ -160,14 +156,14 @@ func (l *lists) readBlock(ctx context.Context, endpoint string, hash common.Hash
 func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, created map[common.Address]bool) ([]evm.Log, error) {
 	chunk := l.of(endpoint).addresses
 	if chunk == 0 {
-		return l.client.Logs(ctx, endpoint, q)
+		return l.ask(ctx, endpoint, q)
 	}
 	var all []evm.Log
 	asked := map[common.Address]bool{}
 	for contracts := slices.AppendSeq(l.contracts(), maps.Keys(created)); len(contracts) > 0; {
 		for some := range slices.Chunk(contracts, chunk) {
 			q.Contracts = some
-			logs, err := l.client.Logs(ctx, endpoint, q)
+			logs, err := l.ask(ctx, endpoint, q)
 			if err != nil {
 				return nil, err
 			}
@@ -182,6 +178,53 @@ func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, crea
 		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.TxIndex, b.TxIndex), cmp.Compare(a.Index, b.Index))
 	})
 	return all, nil
+}
+
+func (l *lists) ask(ctx context.Context, endpoint string, q evm.LogQuery) ([]evm.Log, error) {
+	logs, err := l.client.Logs(ctx, endpoint, q)
+	if l.turned != nil {
+		l.turned()
+	}
+	return logs, err
+}
+
+// factories implements [events.Watched] for the logs of factories alone.
+type factories func(common.Address) bool
+
+func (f factories) Factory(a common.Address) bool { return f(a) }
+func (factories) Escrow(common.Address) bool      { return false }
+
+// created returns the escrows that logs create and that are not known yet, each once. They may have logs of the same blocks.
+func (l *lists) created(logs []evm.Log) (escrows []common.Address) {
+	of := slices.DeleteFunc(slices.Clone(logs), func(log evm.Log) bool { return !l.factory(log.Contract) })
+	if len(of) == 0 {
+		return nil
+	}
+	found, _ := l.set.Match(l.client.ChainID(), convert(of), factories(l.factory))
+	seen := map[common.Address]bool{}
+	for i := range found {
+		if escrow := found[i].Escrow; !l.known(escrow) && !seen[escrow] {
+			seen[escrow] = true
+			escrows = append(escrows, escrow)
+		}
+	}
+	return escrows
+}
+
+// ours returns the logs of known contracts, and of the escrows that the logs create. Only these are compared: an endpoint that is asked for
+// contracts gives no others.
+func (l *lists) ours(logs []evm.Log) []evm.Log {
+	created := map[common.Address]bool{}
+	for _, a := range l.created(logs) {
+		created[a] = true
+	}
+	var all []evm.Log
+	for _, log := range logs {
+		if l.known(log.Contract) || created[log.Contract] {
+			all = append(all, log)
+		}
+	}
+	return all
 }
 
 // block returns the logs of a block from its receipts.

@@ -53,6 +53,7 @@ func (w *Watcher) read(ctx context.Context, from, to uint64) ([]evm.Log, error) 
 			continue
 		}
 		last = w.turned.Load()
+		w.claimed = time.Now()
 		_, err := w.lease.Claim(ctx)
 		if err == nil && w.lease.Held() {
 			continue

@@ -42,7 +42,7 @@ type Reader struct {
 func NewReader(cfg ReaderConfig) *Reader {
 	r := &Reader{cfg: cfg}
 	r.confirm = &confirmer{
-		lists: &lists{client: cfg.Client, topics: cfg.Events.Topics(), contracts: r.contracts, created: r.created, ours: r.ours},
+		lists: &lists{client: cfg.Client, topics: cfg.Events.Topics(), contracts: r.contracts, factory: r.Factory, known: r.known, set: cfg.Events},
 		alone: cfg.Alone, metrics: newMetrics(nil), log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 	}
 	return r
@@ -57,6 +57,12 @@ func (r *Reader) Escrow(a common.Address) bool {
 	return ok && created <= r.at
 }
 
+// known reports whether a contract is a factory or an escrow of any block.
+func (r *Reader) known(a common.Address) bool {
+	_, ok := r.cfg.Escrows[a]
+	return ok || r.Factory(a)
+}
+
 // contracts returns the factories and the escrows.
 func (r *Reader) contracts() []common.Address {
 	all := slices.Clone(r.cfg.Factories)
@@ -65,21 +71,6 @@ func (r *Reader) contracts() []common.Address {
 	}
 	return all
 }
-
-// known are the contracts that a Reader knows, whenever they were created.
-type known struct{ *Reader }
-
-// Escrow implements [events.Watched].
-func (k known) Escrow(a common.Address) bool {
-	_, ok := k.cfg.Escrows[a]
-	return ok
-}
-
-func (r *Reader) created(logs []evm.Log) []common.Address {
-	return created(r.cfg.Events, r.cfg.Client.ChainID(), known{r}, logs)
-}
-
-func (r *Reader) ours(logs []evm.Log) []evm.Log { return ours(known{r}, r.created(logs), logs) }
 
 // List is the answer of one endpoint for a range of blocks.
 type List struct {

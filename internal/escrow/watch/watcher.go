@@ -96,7 +96,9 @@ func New(cfg Config) *Watcher {
 		lease: lease.New(lease.Config{Row: cfg.Store.WatcherLease(), Holder: holder, Interval: cfg.Interval}),
 	}
 	w.confirm = &confirmer{
-		lists: &lists{client: cfg.Client, topics: cfg.Events.Topics(), contracts: w.contracts, created: w.created, ours: w.ours, turned: w.turns},
+		lists: &lists{
+			client: cfg.Client, topics: cfg.Events.Topics(), contracts: w.contracts, factory: w.Factory, known: w.known, set: cfg.Events, turned: w.turns,
+		},
 		alone: cfg.Alone, metrics: newMetrics(cfg.Registerer), log: w.log,
 	}
 	return w
@@ -112,6 +114,9 @@ func (w *Watcher) Escrow(a common.Address) bool {
 	_, ok := w.escrows[a]
 	return ok
 }
+
+// known reports whether a contract is a factory or an escrow.
+func (w *Watcher) known(a common.Address) bool { return w.Factory(a) || w.Escrow(a) }
 
 // contracts returns the factories and the escrows.
 func (w *Watcher) contracts() []common.Address {
@@ -136,13 +141,13 @@ func (w *Watcher) Run(ctx context.Context) error {
 	for {
 		_, changed := w.cfg.Client.Heads() // before the turn, so that no head is missed
 		w.turn(ctx)
-		w.progress()
 		pause := w.cfg.Interval
 		if w.followHeads(ctx) {
 			pause = w.pause()
 		} else {
 			changed = nil
 		}
+		w.progress()
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
