@@ -212,6 +212,12 @@ func (d *drill) monitorSurvives() {
 		time.Sleep(3 * time.Second)
 		d.each([]string{"postgres"}, "start")
 	}, nothing)
+	d.await("  the chain's events", "are those that were reported", 30*time.Second, func() string {
+		var status struct{ Cursor struct{ Number uint64 } }
+		d.check(json.Unmarshal([]byte(d.exec(monitors[0], "/rollcall", "escrow", "status", "-o", "json")), &status))
+		d.exec(monitors[0], "/rollcall", "escrow", "verify", "--from", "1", "--to", fmt.Sprint(status.Cursor.Number))
+		return "are those that were reported" // otherwise the command fails
+	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	seen := cmp.Or(t.problem, fmt.Sprintf("%d messages, %d of them repeated", len(t.contents), t.repeated))
