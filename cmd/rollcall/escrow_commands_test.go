@@ -197,14 +197,16 @@ func TestEscrowEvents_Follow_PrintsWhatIsPublished(t *testing.T) {
 	e := newEscrowed(t)
 	table, lines := start(t, e.args("events", "--follow")...), start(t, e.args("events", "-f", "-o", "json", "--escrow", e.escrow.Hex())...)
 	e.exec(`UPDATE escrow_outbox SET state = 'done', settled_at = now()`)
-	// A command that begins later than the publication sees only what is stored afterwards.
 	e.settle(e.factory)
 	e.read(events.BuiltIn(), e.factory)
-	succeed(t, e.args("replay", "--from", "1", "--to", e.last(), "--yes")...)
-	e.exec(`UPDATE escrow_outbox SET state = 'done', settled_at = now() WHERE state = 'waiting'`)
+	// A command that begins later than a publication sees only what is stored afterwards, so messages are published until it has begun.
 	await := func(b *background, want string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(b.out.String(), want) }, 2*time.Minute, 10*time.Millisecond, "%s", &b.out)
+		require.Eventually(t, func() bool {
+			succeed(t, e.args("replay", "--from", "1", "--to", e.last(), "--yes")...)
+			e.exec(`UPDATE escrow_outbox SET state = 'done', settled_at = now() WHERE state = 'waiting'`)
+			return strings.Contains(b.out.String(), want)
+		}, 2*time.Minute, time.Second, "%s", &b.out)
 	}
 	await(table, "  "+lower(e.escrow)+"  5  EscrowReleased final replay  to topic\n")
 	await(lines, `"replay":true`)
