@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,7 +58,7 @@ func (m *monitored) states() map[events.State]int64 {
 }
 
 // A factory is added while a process with the former settings reads the chain. Nothing is missed or repeated, and that process stores
-// nothing after the end.
+// nothing after the end, and ends itself.
 func TestBackfill_NewFactoryWhileOthersRead_NothingMissed(t *testing.T) {
 	m := newMonitored(t, 2)
 	added := m.deployFactory()
@@ -64,23 +66,32 @@ func TestBackfill_NewFactoryWhileOthersRead_NothingMissed(t *testing.T) {
 	own, late := m.settle(m.factory), m.settle(added)
 	half := m.create(added)
 	m.bury()
-	stop := m.start()
+	_, done := m.run()
 	m.await()
+	former := m.settings
 	require.Equal(t, 7, m.backfill(m.nodes(), from, added), "five of one escrow and two of the other")
 	settings := m.settings
 	require.Equal(t, uint64(1), settings.StartBlock, "the earlier one stays")
 	require.ElementsMatch(t, []common.Address{m.factory, added}, settings.Factories)
 
-	// Nothing moves the cursor: the process has the former settings.
+	// The process has the former settings: it stores nothing more, and ends with both values.
 	m.settle(added)
 	m.bury()
-	require.Eventually(t, func() bool {
-		var epoch int
-		require.NoError(t, m.db.QueryRow(t.Context(), `SELECT epoch FROM escrow_chains`).Scan(&epoch))
-		return epoch > 3 // its elections, after that of the backfill
-	}, patience, 5*time.Millisecond)
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, store.ErrSettings)
+		differs, ok := errors.AsType[*store.SettingsError](err)
+		require.True(t, ok)
+		require.Equal(t, "FACTORY_ADDRESS", differs.Setting)
+		require.Equal(t, strings.ToLower(former.Factories[0].Hex()), differs.Given)
+		require.Contains(t, differs.Stored, strings.ToLower(added.Hex()))
+	case <-time.After(patience):
+		t.Fatal("the watcher has not ended")
+	}
+	var watcher string
+	require.NoError(t, m.db.QueryRow(t.Context(), `SELECT watcher FROM escrow_chains`).Scan(&watcher))
+	require.Empty(t, watcher, "it has given the lease back")
 	require.Len(t, m.messages(), 12)
-	stop()
 	m.read()
 	require.Equal(t, map[common.Address]int{late: 5, half: 2}, m.requireOnce())
 	require.Equal(t, map[events.State]int64{events.Released: 3, events.Active: 1}, m.states())

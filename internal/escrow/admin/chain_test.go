@@ -110,6 +110,18 @@ func (m *monitored) head() uint64 {
 // start runs a watcher until stop is called or the test ends. It fails the test if the settings differ.
 func (m *monitored) start() (stop func()) {
 	m.t.Helper()
+	cancel, done := m.run()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(m.t, <-done)
+	})
+	m.t.Cleanup(stop)
+	return stop
+}
+
+// run runs a watcher until the returned function is called, and returns its result. It fails the test if the settings differ.
+func (m *monitored) run() (cancel context.CancelFunc, done <-chan error) {
+	m.t.Helper()
 	s, err := store.New(m.db, store.Config{ChainID: testchain.ChainID, Events: m.set, Targets: []string{"topic"}})
 	require.NoError(m.t, err)
 	require.NoError(m.t, s.Register(m.t.Context(), m.settings))
@@ -118,14 +130,17 @@ func (m *monitored) start() (stop func()) {
 		Interval: 20 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
+	result := make(chan error, 1)
+	go func() {
+		defer close(result)
+		result <- w.Run(ctx)
+	}()
+	m.t.Cleanup(func() {
 		cancel()
-		require.NoError(m.t, <-done)
+		for range result { // until it has ended
+		}
 	})
-	m.t.Cleanup(stop)
-	return stop
+	return cancel, result
 }
 
 // await returns when the cursor is at the final block.

@@ -14,16 +14,20 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 )
 
-// ErrSettings means that an operator has added to the chain's settings since this process registered them.
-var ErrSettings = errors.New("the chain has other settings since a backfill: start this process with them")
+// ErrSettings means that an operator has added to the chain's settings since this process registered them. A *[SettingsError] for each
+// that differs is joined to it.
+var ErrSettings = errors.New("an operator has added to the chain's settings since this process has started")
 
 // current returns nil if a chain has the settings that this process has registered, or if it has registered none.
 func (s *Store) current(c Chain) error {
 	given := s.registered.Load()
-	if given == nil || c.Events == s.cfg.Events.String() && c.equal(*given) {
+	if given == nil {
 		return nil
 	}
-	return ErrSettings
+	if err := s.compare(c, *given); err != nil {
+		return fmt.Errorf("%w: %w", ErrSettings, err)
+	}
+	return nil
 }
 
 // TakeLease takes the watcher's lease from whichever process has it, and returns the epoch. That process stores nothing more.

@@ -117,29 +117,33 @@ func (s *Store) Register(ctx context.Context, given Settings) error {
 
 // Registered reports whether the chain was registered before, and returns a *SettingsError for each setting that differs, joined.
 func (s *Store) Registered(ctx context.Context, given Settings) (registered bool, err error) {
-	var factories [][]byte
-	var start uint64
-	var set string
-	err = s.db.QueryRow(ctx, `SELECT factories, start_block, events FROM escrow_chains WHERE chain_id = $1`, int64(s.cfg.ChainID)).Scan(&factories, &start, &set)
+	var chain Chain
+	err = s.scanChain(s.db.QueryRow(ctx, selectChain, int64(s.cfg.ChainID)), &chain)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("read the settings of chain %d: %w", s.cfg.ChainID, err)
 	}
+	if err := s.compare(chain, given); err != nil {
+		return true, err
+	}
+	s.registered.Store(&given)
+	return true, nil
+}
+
+// compare returns a *SettingsError for each setting of a chain that differs from the given ones, joined.
+func (s *Store) compare(chain Chain, given Settings) error {
 	var errs []error
 	compare := func(setting, stored, given string) {
 		if stored != given {
 			errs = append(errs, &SettingsError{setting, stored, given})
 		}
 	}
-	compare("FACTORY_ADDRESS", addresses(factories), addresses(given.raw()))
-	compare("START_BLOCK", fmt.Sprint(start), fmt.Sprint(given.StartBlock))
-	compare("ESCROW_EVENTS", set, s.cfg.Events.String())
-	if len(errs) == 0 {
-		s.registered.Store(&given)
-	}
-	return true, errors.Join(errs...)
+	compare("FACTORY_ADDRESS", addresses(chain.raw()), addresses(given.raw()))
+	compare("START_BLOCK", fmt.Sprint(chain.StartBlock), fmt.Sprint(given.StartBlock))
+	compare("ESCROW_EVENTS", chain.Events, s.cfg.Events.String())
+	return errors.Join(errs...)
 }
 
 // equal reports whether two settings are the same, in whatever order.

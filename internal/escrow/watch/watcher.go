@@ -136,11 +136,15 @@ func (w *Watcher) Health() error {
 	return w.problem
 }
 
-// Run reads the chain until ctx ends, while this process has the lease. Then it releases the lease and returns nil.
+// Run reads the chain until ctx ends, while this process has the lease. Then it releases the lease and returns nil. It returns
+// [store.ErrSettings] if the chain has got other settings: this process can store nothing more.
 func (w *Watcher) Run(ctx context.Context) error {
+	defer w.leave(ctx)
 	for {
 		_, changed := w.cfg.Client.Heads() // before the turn, so that no head is missed
-		w.turn(ctx)
+		if err := w.turn(ctx); errors.Is(err, store.ErrSettings) {
+			return err
+		}
 		pause := w.cfg.Interval
 		if w.followHeads(ctx) {
 			pause = w.pause()
@@ -152,12 +156,6 @@ func (w *Watcher) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			w.leaveHeads()
-			// The row may have the lease of this process although it dropped it, such as by an election that the stop interrupted.
-			if err := w.lease.Release(ctx); err != nil {
-				w.log.Warn("lease not released: it expires by itself", "err", err)
-			}
-			w.progress()
 			return nil
 		case <-timer.C:
 		case <-changed:
@@ -166,8 +164,18 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// turn claims the lease and makes one round.
-func (w *Watcher) turn(ctx context.Context) {
+// leave ends what Run has begun. ctx may have ended.
+func (w *Watcher) leave(ctx context.Context) {
+	w.leaveHeads()
+	// The row may have the lease of this process although it dropped it, such as by an election that the stop interrupted.
+	if err := w.lease.Release(ctx); err != nil {
+		w.log.Warn("lease not released: it expires by itself", "err", err)
+	}
+	w.progress()
+}
+
+// turn claims the lease and makes one round. It returns the problem.
+func (w *Watcher) turn(ctx context.Context) error {
 	elected, err := w.claim(ctx)
 	if err == nil && elected {
 		if err = w.begin(ctx); err != nil {
@@ -186,7 +194,7 @@ func (w *Watcher) turn(ctx context.Context) {
 		}
 	}
 	if ctx.Err() != nil {
-		return
+		return nil
 	}
 	w.mu.Lock()
 	before := w.problem
@@ -198,6 +206,7 @@ func (w *Watcher) turn(ctx context.Context) {
 	case err == nil && before != nil:
 		w.log.Info("rounds succeed again")
 	}
+	return err
 }
 
 // failure returns the error of a round that another process may do better. A contradiction is none: the endpoints answer, and the rounds
