@@ -38,6 +38,8 @@ type Config struct {
 	// days. The owner of the deliveries may delete delivered rows earlier. Dead letters stay until an operator replays
 	// them.
 	Retention time.Duration
+	// DrainTimeout is how long running attempts may continue after the end of Run's context. Default 5 s.
+	DrainTimeout time.Duration
 	// CAs verify targets' certificates. Default: the system's.
 	CAs *x509.CertPool
 
@@ -55,12 +57,11 @@ const maxRetention = 10 * 365 * 24 * time.Hour
 
 // tuning holds values that only tests change.
 type tuning struct {
-	lease        time.Duration // of a claim
-	backoff      time.Duration // the first one
-	pause        time.Duration // the first one of a target that is down
-	maxPause     time.Duration
-	drainTimeout time.Duration // how long attempts may continue after Run's context ends
-	resolver     *net.Resolver
+	lease    time.Duration // of a claim
+	backoff  time.Duration // the first one
+	pause    time.Duration // the first one of a target that is down
+	maxPause time.Duration
+	resolver *net.Resolver
 }
 
 // Target is one receiver.
@@ -122,6 +123,7 @@ func (c Config) complete() (Config, []destination, error) {
 	c.RetryFor = cmp.Or(c.RetryFor, 24*time.Hour)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, min(10*time.Minute, c.RetryFor))
 	c.Retention = cmp.Or(c.Retention, 3*24*time.Hour)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -20,7 +20,6 @@ func (t tuning) withDefaults(timeout time.Duration) tuning {
 	t.backoff = cmp.Or(t.backoff, time.Second)
 	t.pause = cmp.Or(t.pause, time.Second)
 	t.maxPause = cmp.Or(t.maxPause, 30*time.Second)
-	t.drainTimeout = cmp.Or(t.drainTimeout, 5*time.Second)
 	return t
 }
 
@@ -62,7 +61,7 @@ func New(db *pgxpool.Pool, source Source, cfg Config) (*Deliverer, error) {
 	d.worker, err = d.box.NewWorker(outbox.Config{
 		Handle: d.deliver, Concurrency: all, Limits: d.limit, Prefix: source.Prefix, Lease: cfg.tuning.lease, RetryFor: cfg.RetryFor,
 		Partitions: source.Partitions, Partition: source.Partition,
-		DrainTimeout: cfg.tuning.drainTimeout,
+		DrainTimeout: cfg.DrainTimeout,
 		Retention:    max(cfg.Retention, 1), // also if none is kept, because an earlier configuration may have kept some
 		Component:    "webhook", Logger: cfg.Logger, Observer: observer{d: d},
 	})
@@ -78,8 +77,11 @@ func (d *Deliverer) Names() []string { return d.cfg.Names() }
 // Notify makes the Deliverer look for deliveries at once. It never blocks; without it a delivery waits for a second at most.
 func (d *Deliverer) Notify() { d.worker.Wake() }
 
-// Run delivers until ctx ends. Then it claims nothing more, and waits some seconds for running attempts. It returns nil. Call it
-// once.
+// Turned returns when the loop of Run last turned; the zero time before the first turn.
+func (d *Deliverer) Turned() time.Time { return d.worker.Turned() }
+
+// Run delivers until ctx ends. Then it claims nothing more, and waits for running attempts, for Config.DrainTimeout. It returns nil.
+// Call it once.
 func (d *Deliverer) Run(ctx context.Context) error {
 	var background sync.WaitGroup
 	background.Go(func() { d.abandon(ctx) })

@@ -277,7 +277,7 @@ func TestDeliverer_Stop_FinishesRunningRequest(t *testing.T) {
 		change(t, db, waiting, 1, "here")
 		cfg := settings(r.target("here"))
 		cfg.Concurrency = 1
-		cfg.tuning.drainTimeout = time.Minute
+		cfg.DrainTimeout = time.Minute
 		d := newDeliverer(t, db, cfg)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -306,7 +306,7 @@ func TestDeliverer_Stops_ReleasesItsClaims(t *testing.T) {
 		begun := newTx(t)
 		change(t, db, begun, 1, "here")
 		cfg := settings(r.target("here"))
-		cfg.tuning.drainTimeout = 10 * time.Millisecond
+		cfg.DrainTimeout = 10 * time.Millisecond
 		_, stop := run(t, db, cfg)
 		r.wait("the first", func(got, _ []request) bool { return len(got) == 1 })
 		require.Equal(t, 1, only(t, db, begun, 1).Attempts)

@@ -30,8 +30,8 @@ const (
 	firstPause, longestPause = 100 * time.Millisecond, time.Minute
 	// lease is how long no other process gets the messages of one that died. A takeover of an escrow takes that long.
 	lease = 10 * time.Second
-	// drainTimeout is how long requests may continue after a stop.
-	drainTimeout = 3 * time.Second
+	// DrainTimeout is how long requests may continue after a stop, to the topic as to webhooks: the process ends within five seconds.
+	DrainTimeout = 3 * time.Second
 )
 
 // Config configures a Publisher. Fields without a default are required.
@@ -88,7 +88,7 @@ func New(cfg Config) (*Publisher, error) {
 	})
 	var err error
 	p.worker, err = cfg.Outbox.NewWorker(outbox.Config{
-		Handle: p.publish, Concurrency: inFlight, Lease: lease, DrainTimeout: drainTimeout, Prefix: cfg.Lane, Partitions: cfg.Total, Partition: cfg.Number,
+		Handle: p.publish, Concurrency: inFlight, Lease: lease, DrainTimeout: DrainTimeout, Prefix: cfg.Lane, Partitions: cfg.Total, Partition: cfg.Number,
 		Limits: p.limit, Component: "publisher", Logger: cfg.Logger,
 	})
 	if err != nil {
