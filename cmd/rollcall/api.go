@@ -67,18 +67,7 @@ type clientHookFlags struct {
 }
 
 func (h *clientHookFlags) config() (webhook.Config, error) {
-	cfg := webhook.Config{AllowPrivate: h.AllowPrivate, Retention: h.Retention}
-	if cfg.Retention == 0 {
-		cfg.Retention = webhook.KeepNone
-	}
-	if h.Targets == "" {
-		return cfg, nil
-	}
-	var err error
-	if cfg.Targets, err = webhook.ParseTargets(h.Targets); err != nil {
-		return cfg, err
-	}
-	return cfg, cfg.Validate()
+	return parseWebhooks(h.Targets, h.AllowPrivate, h.Retention)
 }
 
 // Check reports what is wrong with the settings together.

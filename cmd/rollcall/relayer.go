@@ -251,23 +251,10 @@ func (h *hookFlags) check(p *config.Problems) {
 			p.Addf(cli.From(&h.Key, &h.KeyFile), "make one with `openssl rand -hex 32`", "%v", err)
 		}
 	case h.Targets != "":
-		list, err := webhook.ParseTargets(h.Targets)
-		if err == nil {
-			err = h.with(list).Validate()
-		}
-		if err != nil {
+		if _, err := parseWebhooks(h.Targets, h.AllowPrivate, h.Retention); err != nil {
 			p.Addf(targets, "", "%s", cli.OneLine(err))
 		}
 	}
-}
-
-// with returns the configuration with these targets.
-func (h *hookFlags) with(targets []webhook.Target) webhook.Config {
-	cfg := webhook.Config{AllowPrivate: h.AllowPrivate, Targets: targets, Retention: h.Retention}
-	if cfg.Retention == 0 {
-		cfg.Retention = webhook.KeepNone
-	}
-	return cfg
 }
 
 func (h *hookFlags) config() webhook.Config {
@@ -277,7 +264,7 @@ func (h *hookFlags) config() webhook.Config {
 	} else if h.URL != "" {
 		targets = []webhook.Target{{Name: "default", URL: h.URL, SigningKeys: []string{h.Key}}}
 	}
-	return h.with(targets)
+	return webhookConfig(targets, h.AllowPrivate, h.Retention)
 }
 
 // Run relays until ctx ends.
