@@ -136,12 +136,15 @@ func TestEscrowStatus_OfAChain_IsShown(t *testing.T) {
 	out := succeed(t, e.nodes("status")...)
 	require.Regexp(t, `^chain +1337\nleader +none, epoch 1\nfactory +`+lower(e.factory)+`\nstart block +1\ncursor +`+e.last()+` 0x[0-9a-f]{64}, \d+\w old
 moved +\d+s ago\nfinal +`+e.last()+` 0x[0-9a-f]{64}\nhead +\d+, 2 blocks after the cursor\nblocks +`+e.last()+` read, 0 events met again
-escrows +1: 0 active, 1 released, 0 refunded\nparked +0\nunpublished +5 waiting and 0 dead to topic, the oldest for \d+s\n$`, out)
+escrows +1: 0 active, 1 released, 0 refunded\nparked +0\nunpublished +5 waiting and 0 dead to topic, the oldest for \d+s\ninstance +none\n$`, out)
 	e.exec(`UPDATE escrow_outbox SET state = 'done', settled_at = now()`)
-	e.exec(`UPDATE escrow_chains SET halted = 'block 7 has changed'`)
+	e.exec(`UPDATE escrow_chains SET halted = 'block 7 has changed', watcher = 'two/1', watcher_until = now() + interval '1 hour'`)
+	e.exec(`INSERT INTO relayer_instances (chain_id, instance_id, run, version, host, pid, is_leader, partition_number, total_partitions, heartbeat_at) VALUES
+		(1337, 'one', '1', '', '', 1, false, 0, 2, now() - interval '10 minutes'), (1337, 'two', '1', '', '', 1, true, NULL, NULL, now())`)
 	out = succeed(t, e.args("status")...)
 	require.Contains(t, out, "\nhalted       block 7 has changed\n")
 	require.Contains(t, out, "\nunpublished  none\n")
+	require.Regexp(t, `\ninstance +one, heartbeat 10m ago, partition 0 of 2\ninstance +two, heartbeat \d+s ago, leads\n$`, out)
 	require.NotContains(t, out, "head")
 	s := read[struct {
 		admin.Status

@@ -224,6 +224,23 @@ func (s *escrowStatus) table(w io.Writer) {
 	if len(s.Messages) == 0 {
 		line("unpublished", "none")
 	}
+	for i := range s.Instances {
+		line("instance", escrowInstance(&s.Instances[i]))
+	}
+	if len(s.Instances) == 0 {
+		line("instance", "none")
+	}
+}
+
+func escrowInstance(i *admin.Instance) string {
+	text := fmt.Sprintf("%s, heartbeat %s ago", i.ID, age(time.Now().Add(-time.Duration(i.HeartbeatAge*float64(time.Second)))))
+	if i.Leading {
+		text += ", leads"
+	}
+	if i.Total > 0 {
+		text += fmt.Sprintf(", partition %d of %d", i.Partition, i.Total)
+	}
+	return text
 }
 
 func escrowBlock(b *admin.Block) string {

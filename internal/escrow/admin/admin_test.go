@@ -189,6 +189,7 @@ func TestStatus_NewChain_HasNoCursor(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Status{
 		ChainID: chainID, Factories: []common.Address{factory}, StartBlock: 1, Leader: "test", Epoch: 1, ByState: map[events.State]int64{}, Messages: []Messages{},
+		Instances: []Instance{},
 	}, s)
 }
 
@@ -211,9 +212,29 @@ func TestStatus_CountsEscrowsParkedAndMessages(t *testing.T) {
 		ChainID: chainID, Factories: []common.Address{factory}, StartBlock: 1, Epoch: 1, Halted: "block 1 has changed",
 		Cursor: &Block{f.at.Number, f.at.Hash, s.Cursor.Time}, Final: &Block{Number: f.at.Number, Hash: f.at.Hash}, MovedAt: s.MovedAt, Blocks: 2,
 		Escrows: 2, ByState: map[events.State]int64{events.Active: 1, events.Released: 1}, Parked: 1,
-		Messages: []Messages{{To: "topic", Waiting: 3, Dead: 1, Oldest: s.Messages[0].Oldest}},
+		Messages: []Messages{{To: "topic", Waiting: 3, Dead: 1, Oldest: s.Messages[0].Oldest}}, Instances: []Instance{},
 	}, s)
 	require.True(t, f.at.Time.Equal(s.Cursor.Time.Time))
+}
+
+// A row that a killed process has left counts as leading only while the lease is held.
+func TestStatus_Instances_WithHeartbeatAndLeader(t *testing.T) {
+	f := newFixture(t)
+	require.NoError(t, f.store.Join(t.Context(), store.Instance{ID: "two", Run: "1", Version: "v1", Host: "here", PID: 7, Leader: true}))
+	require.NoError(t, f.store.Join(t.Context(), store.Instance{ID: "one", Run: "1", Total: 3, Number: 2}))
+	f.exec(`UPDATE relayer_instances SET heartbeat_at = now() - interval '2 hours' WHERE instance_id = 'one'`)
+	s, err := f.Status(t.Context())
+	require.NoError(t, err)
+	require.Len(t, s.Instances, 2)
+	one, two := s.Instances[0], s.Instances[1]
+	require.InDelta(t, 7200, one.HeartbeatAge, 120)
+	require.Less(t, two.HeartbeatAge, patience.Seconds())
+	require.Equal(t, Instance{ID: "one", Total: 3, Partition: 2, StartedAt: one.StartedAt, HeartbeatAge: one.HeartbeatAge}, one)
+	require.Equal(t, Instance{ID: "two", Version: "v1", Host: "here", PID: 7, Leading: true, StartedAt: two.StartedAt, HeartbeatAge: two.HeartbeatAge}, two)
+	f.exec(`UPDATE escrow_chains SET watcher_until = now() - interval '1 s'`)
+	s, err = f.Status(t.Context())
+	require.NoError(t, err)
+	require.False(t, s.Instances[1].Leading)
 }
 
 func TestPartitions_ByPartitionAndByTotal(t *testing.T) {

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -36,6 +37,21 @@ type Status struct {
 	ByState  map[events.State]int64 `json:"byState"`
 	Parked   int64                  `json:"parked"` // logs that do not decode
 	Messages []Messages             `json:"messages"`
+	// Instances are those that have not ended by themselves, by id.
+	Instances []Instance `json:"instances"`
+}
+
+// Instance is a process of the role in the form that operators and their scripts see.
+type Instance struct {
+	ID           string            `json:"id"`
+	Version      string            `json:"version"`
+	Host         string            `json:"host"`
+	PID          int               `json:"pid"`
+	Total        int               `json:"totalPartitions"` // 0: it publishes all
+	Partition    int               `json:"partition"`       // of the total
+	Leading      bool              `json:"leading"`         // it reads the chain, as of its latest heartbeat
+	StartedAt    timefmt.Timestamp `json:"startedAt"`
+	HeartbeatAge float64           `json:"heartbeatAgeSeconds"`
 }
 
 // Messages counts the messages to a target that are not published.
@@ -48,13 +64,21 @@ type Messages struct {
 
 // Status returns the state of the chain. Its cost grows with the numbers of escrows and of unpublished messages.
 func (a *Admin) Status(ctx context.Context) (s Status, err error) {
-	chain, err := a.Chain(ctx)
+	st, err := a.store(nil)
+	if err != nil {
+		return s, err
+	}
+	chain, err := st.Chain(ctx)
+	if err != nil {
+		return s, err
+	}
+	instances, err := st.Instances(ctx)
 	if err != nil {
 		return s, err
 	}
 	s = Status{
 		ChainID: a.ChainID, Factories: chain.Factories, StartBlock: chain.StartBlock, Halted: chain.Halted, Epoch: chain.Epoch,
-		ByState: map[events.State]int64{}, Messages: []Messages{},
+		ByState: map[events.State]int64{}, Messages: []Messages{}, Instances: []Instance{},
 	}
 	if chain.Cursor.Number > 0 {
 		s.Cursor = &Block{chain.Cursor.Number, chain.Cursor.Hash, timefmt.Timestamp{Time: chain.Cursor.Time}}
@@ -92,6 +116,13 @@ func (a *Admin) Status(ctx context.Context) (s Status, err error) {
 		})
 	if err := a.db.SendBatch(ctx, &batch).Close(); err != nil {
 		return s, fmt.Errorf("read the status of chain %d: %w", a.ChainID, err)
+	}
+	for _, i := range instances {
+		s.Instances = append(s.Instances, Instance{
+			ID: i.ID, Version: i.Version, Host: i.Host, PID: i.PID, Total: i.Total, Partition: i.Number,
+			// The row of a process that died says that it leads until another one does.
+			Leading: i.Leader && s.Leader != "", StartedAt: timefmt.Timestamp{Time: i.StartedAt}, HeartbeatAge: i.Age.Round(time.Millisecond).Seconds(),
+		})
 	}
 	return s, nil
 }

@@ -84,17 +84,27 @@ func (s *Store) Leave(ctx context.Context, i Instance) error {
 	return nil
 }
 
-// Instances returns the instances of the chain by id, after it has removed those that are gone for an hour.
-func (s *Store) Instances(ctx context.Context) (list []Instance, err error) {
+// Instances returns the instances of the chain by id, also those that are gone.
+func (s *Store) Instances(ctx context.Context) ([]Instance, error) {
+	return s.instances(ctx, new(pgx.Batch))
+}
+
+// recentInstances is Instances after it has removed those that are gone for an hour.
+func (s *Store) recentInstances(ctx context.Context) ([]Instance, error) {
 	var batch pgx.Batch
 	batch.Queue(`DELETE FROM relayer_instances WHERE chain_id = $1 AND heartbeat_at < now() - $2::interval`, int64(s.cfg.ChainID), goneAfter)
+	return s.instances(ctx, &batch)
+}
+
+// instances reads the instances after the statements of a batch.
+func (s *Store) instances(ctx context.Context, batch *pgx.Batch) (list []Instance, err error) {
 	batch.Queue(`SELECT instance_id, run, version, host, pid, coalesce(total_partitions, 0), coalesce(partition_number, 0), is_leader, started_at,
 			GREATEST(now() - heartbeat_at, '0') FROM relayer_instances WHERE chain_id = $1 ORDER BY instance_id`, int64(s.cfg.ChainID)).
 		Query(func(rows pgx.Rows) error {
 			list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Instance])
 			return err
 		})
-	if err := s.db.SendBatch(ctx, &batch).Close(); err != nil {
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, fmt.Errorf("read the instances: %w", err)
 	}
 	return list, nil

@@ -28,7 +28,7 @@ func (o Overview) Lag() uint64 {
 	return o.Final.Number - o.Cursor.Number
 }
 
-// Overview returns the state of the chain.
+// Overview returns the state of the chain, without the instances that are gone for an hour, whose rows it removes.
 func (s *Store) Overview(ctx context.Context) (o Overview, err error) {
 	if o.Chain, err = s.Chain(ctx); err != nil {
 		return Overview{}, err
@@ -38,7 +38,7 @@ func (s *Store) Overview(ctx context.Context) (o Overview, err error) {
 	if err != nil {
 		return Overview{}, fmt.Errorf("read chain %d: %w", s.cfg.ChainID, err)
 	}
-	if o.Instances, err = s.Instances(ctx); err != nil {
+	if o.Instances, err = s.recentInstances(ctx); err != nil {
 		return Overview{}, err
 	}
 	return o, nil
