@@ -54,7 +54,7 @@ type escrowChainFlags struct {
 	Factories  []string `name:"factory-address" env:"FACTORY_ADDRESS" placeholder:"ADDRESS" help:"Factory contracts whose escrows are watched. Stored at the first start; a start with others is refused."`
 	StartBlock uint64   `env:"START_BLOCK" default:"0" placeholder:"N" help:"First block that is read, that of the first factory or an earlier one. Stored at the first start; a start with another one is refused."`
 	Events     string   `env:"ESCROW_EVENTS" placeholder:"FILE" help:"YAML file of the events of other contracts than the built-in factory and escrow. Stored at the first start; a start with others is refused."`
-	Delivery   string   `env:"ESCROW_DELIVERY" enum:"finalized" default:"finalized" help:"When an event is published: finalized is once its block is final."`
+	Delivery   string   `env:"ESCROW_DELIVERY" enum:"finalized,instant" default:"finalized" help:"When an event is published: finalized is once its block is final; instant is as pending once two nodes have its block, and later as final or retracted."`
 	Finality   string   `env:"ESCROW_FINALITY" default:"finalized" placeholder:"TAG|DEPTH" help:"What makes a block final: finalized or safe, the tags of the nodes, or a number of blocks after it. Two nodes must agree. Nothing falls back to a depth by itself."`
 }
 

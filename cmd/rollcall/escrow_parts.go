@@ -148,7 +148,7 @@ func (e *escrowParts) watcher(p *process.Process) *watch.Watcher {
 	finality, _ := parseFinality(e.Chain.Finality) // Check has read it
 	return watch.New(watch.Config{
 		Client: e.client, Store: e.store, Events: e.events, Factories: e.Chain.factories(), Finality: finality, Alone: len(e.Chain.RPCURLs) == 1,
-		Instance: e.InstanceID, Registerer: p.Registry, Logger: p.Log,
+		Instance: e.InstanceID, Delivery: watch.Delivery(e.Chain.Delivery), Registerer: p.Registry, Logger: p.Log,
 	})
 }
 

@@ -78,7 +78,7 @@ func TestEscrowSettings_FlagsAndVariables_AreRead(t *testing.T) {
 		{"start-block", "START_BLOCK", "17", nil, run(func(c *escrowRunCmd) any { return c.Chain.StartBlock }), uint64(17)},
 		{"events", "ESCROW_EVENTS", eventFile(t, oneEvent), nil, run(func(c *escrowRunCmd) any { return c.events.String() }),
 			"escrow Closed()\nfactory Made(address indexed child) escrow=child"},
-		{"delivery", "ESCROW_DELIVERY", "finalized", map[string]string{"ESCROW_DELIVERY": "never"}, run(func(c *escrowRunCmd) any { return c.Chain.Delivery }), "finalized"},
+		{"delivery", "ESCROW_DELIVERY", "instant", nil, run(func(c *escrowRunCmd) any { return c.Chain.Delivery }), "instant"},
 		{"finality", "ESCROW_FINALITY", "12", nil, run(func(c *escrowRunCmd) any { f, _ := parseFinality(c.Chain.Finality); return f }), evm.Finality{Depth: 12}},
 		{"database-url", "DATABASE_URL", "postgresql+psycopg2://u:p@other/x", nil, run(func(c *escrowRunCmd) any { return c.Store.DatabaseURL }), "postgresql://u:p@other/x"},
 		{"database-url-file", "DATABASE_URL_FILE", url, without("DATABASE_URL"), run(func(c *escrowRunCmd) any { return c.Store.DatabaseURL }), "postgresql://u:p@file/x"},

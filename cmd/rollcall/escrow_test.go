@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -156,32 +157,49 @@ func (n *escrowNet) messages() map[common.Address][]events.Message {
 	n.t.Helper()
 	all := map[common.Address][]events.Message{}
 	for _, raw := range n.topic.Messages() {
-		var m events.Message
-		require.NoError(n.t, json.Unmarshal(raw.Data, &m))
+		m := receive(n.t, all, raw.Data)
 		require.Equal(n.t, m.Attributes(), raw.Attributes)
 		require.Equal(n.t, m.OrderingKey(), raw.OrderingKey)
-		known := all[m.Escrow]
-		if m.Sequence <= int64(len(known)) {
-			require.Equal(n.t, known[m.Sequence-1], m, "a repetition is identical")
-			continue
-		}
-		require.Equal(n.t, int64(len(known)+1), m.Sequence)
-		all[m.Escrow] = append(known, m)
 	}
 	return all
+}
+
+// receive adds a message to those of its escrow. It must be the next one, or a repetition.
+func receive(t *testing.T, all map[common.Address][]events.Message, raw []byte) (m events.Message) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(raw, &m))
+	known := all[m.Escrow]
+	if m.Sequence <= int64(len(known)) {
+		require.Equal(t, known[m.Sequence-1], m, "a repetition is identical")
+		return m
+	}
+	require.Equal(t, int64(len(known)+1), m.Sequence)
+	all[m.Escrow] = append(known, m)
+	return m
 }
 
 // awaitSettled returns when the topic has the messages of all escrows.
 func (n *escrowNet) awaitSettled() {
 	n.t.Helper()
+	n.awaitMessages(n.messages, events.Final)
+}
+
+// awaitMessages returns when the messages are those of the events of all escrows, once for each status in its order.
+func (n *escrowNet) awaitMessages(messages func() map[common.Address][]events.Message, statuses ...events.Status) {
+	n.t.Helper()
 	require.Eventually(n.t, func() bool {
-		all := n.messages()
-		for escrow, want := range n.escrows {
-			var types []string
-			for _, m := range all[escrow] {
-				types = append(types, m.Type)
+		all := messages()
+		for escrow, types := range n.escrows {
+			var want, got []string
+			for _, status := range statuses {
+				for one := range strings.FieldsSeq(types) {
+					want = append(want, one+" "+string(status))
+				}
 			}
-			if strings.Join(types, " ") != want {
+			for _, m := range all[escrow] {
+				got = append(got, m.Type+" "+string(m.Status))
+			}
+			if !slices.Equal(want, got) {
 				return false
 			}
 		}

@@ -43,8 +43,8 @@ that --events has and the chain does not. It reads the blocks again, confirms th
 the member "late": true, which follow those that their escrows have. Then it stores the settings.
 
 Instances go on meanwhile. At the end it takes the watcher's lease for some seconds, and messages that are pending are retracted and read again.
-From then on an instance stores blocks only if it was started with the new settings, which the command prints; until you restart them the chain is
-not read. If the command is interrupted, the settings are the former ones, and you can repeat it.`
+From then on an instance reads the chain only if it was started with the new settings, which the command prints; one with the former ones ends
+once it is elected to read. If the command is interrupted, the settings are the former ones, and you can repeat it.`
 }
 
 func (c *escrowBackfillCmd) Check(p *config.Problems) {

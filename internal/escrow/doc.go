@@ -22,9 +22,9 @@
 //	     watch.TestWatcher_ProcessesStopInTurn_NothingIsMissed watch.TestWatcher_OneEndpointFaulty_MessagesAreTheChains
 //	     watch.TestConfirm_Limits_AllLogs watch.TestMatrix_Seeds_MessagesAreTheChains
 //	E5   No gap at a start. A start with other factories, another start block or other events than the stored ones is refused; a first
-//	     start stores none that the chain does not have.
+//	     start stores none that the chain does not have. A process stores nothing once an operator has added to its settings, and ends.
 //	     store.TestRegister_OtherSettings_Refused rollcall.TestEscrow_DifferentSettings_AreRefusedWithBothValues
-//	     rollcall.TestEscrow_FactoryWithoutCode_FailsAndStoresNothing
+//	     rollcall.TestEscrow_FactoryWithoutCode_FailsAndStoresNothing rollcall.TestEscrow_SettingsChangedMeanwhile_EndsWithBothValues
 //	E6   Creation. The events of an escrow in the block of its creation are its own, also those before the factory's.
 //	     events.TestMatch_EscrowOfTheSameBlock_Found
 //	E7   Parking. A log that does not decode is kept with its bytes, counts in the ids of others, and stops nothing.
