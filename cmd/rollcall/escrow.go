@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -20,6 +21,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/process"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // escrowCmd is the escrow monitor: its role, and beside it the operator's commands.
@@ -36,13 +38,15 @@ type escrowRunCmd struct {
 	Port       int    `group:"Instance" env:"PORT" min:"1" max:"65535" help:"Port to listen at if no address is given, as Cloud Run sets it."`
 	InstanceID string `group:"Instance" name:"instance-id" env:"INSTANCE_ID" placeholder:"ID" help:"Name of this instance, different for all of a chain: a process that starts under the id of another one replaces it. By default the host's name, or a random one where that is localhost."`
 
-	Chain  escrowChainFlags `embed:"" group:"Chain"`
-	Store  escrowStoreFlags `embed:"" group:"Store"`
-	Topic  escrowTopicFlags `embed:"" group:"Topic"`
-	Log    process.LogFlags `embed:"" group:"Log" prefix:"log-"`
-	listen string           // of Listen and Port
-	events *events.Set      // read by Check
-	topic  publish.TopicConfig
+	Chain  escrowChainFlags    `embed:"" group:"Chain"`
+	Store  escrowStoreFlags    `embed:"" group:"Store"`
+	Topic  escrowTopicFlags    `embed:"" group:"Topic"`
+	Hooks  escrowHookFlags     `embed:"" group:"Webhooks"`
+	Log    process.LogFlags    `embed:"" group:"Log" prefix:"log-"`
+	listen string              // of Listen and Port
+	events *events.Set         // read by Check
+	topic  publish.TopicConfig // read by Check; without a project if there is no topic
+	hooks  webhook.Config      // likewise; without targets if there is no webhook
 }
 
 // escrowChainFlags are the chain, its nodes, and what is watched.
@@ -67,7 +71,7 @@ type escrowStoreFlags struct {
 
 // escrowTopicFlags are where messages are published to.
 type escrowTopicFlags struct {
-	Project    string `name:"pubsub-project-id" env:"PUBSUB_PROJECT_ID" placeholder:"ID" help:"Google Cloud project of the topic. The credentials are those of the environment, as Google's libraries find them."`
+	Project    string `name:"pubsub-project-id" env:"PUBSUB_PROJECT_ID" placeholder:"ID" help:"Google Cloud project of the topic; without one there is no topic, and the messages go to webhooks alone. The credentials are those of the environment, as Google's libraries find them."`
 	Topic      string `name:"pubsub-topic-id" env:"PUBSUB_TOPIC_ID" default:"settlement.events.v1" placeholder:"ID" help:"Topic that gets the messages. It has to exist, unless an emulator serves it."`
 	Emulator   string `name:"pubsub-emulator-host" env:"PUBSUB_EMULATOR_HOST" placeholder:"HOST:PORT" help:"Emulator that is used in place of Google's service: plain gRPC without credentials. The topic is made if it does not exist."`
 	Endpoint   string `name:"pubsub-endpoint" env:"PUBSUB_ENDPOINT" placeholder:"HOST:PORT" help:"Endpoint of a region, such as europe-west1-pubsub.googleapis.com:443: the order of a key holds within one region. By default the global one."`
@@ -75,6 +79,14 @@ type escrowTopicFlags struct {
 	Partitions string `name:"total-partitions" env:"TOTAL_PARTITIONS" placeholder:"N" help:"Number of static partitions: an instance publishes the escrows with partition mod N = PARTITION_NUMBER, where partition is the address mod 2520."`
 
 	number, total int // of the two, read by check
+}
+
+// escrowHookFlags are the webhooks that get messages.
+type escrowHookFlags struct {
+	Targets      string        `name:"webhooks" env:"ESCROW_WEBHOOKS_JSON" placeholder:"JSON" secret:"" help:"Webhooks that get the messages, beside a topic or instead of one, with one signing key or, while they are rotated, several, the newest first: [{\"name\": \"…\", \"url\": \"https://…\", \"signingKeys\": [\"…\"]}]; better in a file."`
+	TargetsFile  string        `name:"webhooks-file" env:"ESCROW_WEBHOOKS_JSON_FILE" placeholder:"FILE" help:"File that holds them."`
+	AllowPrivate bool          `name:"webhook-allow-private" env:"ESCROW_WEBHOOK_ALLOW_PRIVATE" help:"Allow targets at private addresses, and without TLS."`
+	Retention    time.Duration `name:"webhook-retention" env:"ESCROW_WEBHOOK_RETENTION" default:"72h" min:"0s" max:"87600h" help:"How long delivered webhooks are kept, for rollcall dead-letters replay; 0 deletes each once it is delivered."`
 }
 
 // Check reports what is wrong with the settings together.
@@ -103,7 +115,8 @@ func (c *escrowRunCmd) Check(p *config.Problems) {
 	}
 	c.Store.DatabaseURL = withoutDriver(c.Store.DatabaseURL)
 	cli.CheckDatabaseURL(p, &c.Store.DatabaseURL, &c.Store.URLFile)
-	c.topic = c.Topic.check(p)
+	c.hooks = c.Hooks.check(p)
+	c.topic = c.Topic.check(p, len(c.hooks.Targets) > 0)
 }
 
 var validInstance = regexp.MustCompile(`^[A-Za-z0-9._:/-]{1,255}$`)
@@ -186,13 +199,29 @@ func (c *escrowChainFlags) factories() []common.Address {
 	return list
 }
 
-// check returns the topic.
-func (f *escrowTopicFlags) check(p *config.Problems) publish.TopicConfig {
+// check returns the webhooks.
+func (f *escrowHookFlags) check(p *config.Problems) webhook.Config {
+	cli.ReadSecret(p, &f.Targets, &f.TargetsFile)
+	cfg, err := parseWebhooks(f.Targets, f.AllowPrivate, f.Retention)
+	if err != nil {
+		p.Addf(cli.From(&f.Targets, &f.TargetsFile), "", "%s", cli.OneLine(err))
+	}
+	cfg.DrainTimeout = publish.DrainTimeout
+	return cfg
+}
+
+// check returns the topic. It may be missing if there are webhooks.
+func (f *escrowTopicFlags) check(p *config.Problems, webhooks bool) publish.TopicConfig {
 	cfg := publish.TopicConfig{Project: f.Project, Topic: f.Topic, Emulator: f.Emulator, Endpoint: f.Endpoint}
-	if f.Project == "" {
-		p.Addf(&f.Project, "give the id of the topic's project", "is missing")
-	} else if err := cfg.Validate(); err != nil {
-		p.Addf(&f.Project, "", "%s", cli.OneLine(err))
+	switch {
+	case f.Project != "":
+		if err := cfg.Validate(); err != nil {
+			p.Addf(&f.Project, "", "%s", cli.OneLine(err))
+		}
+	case !webhooks:
+		p.Addf(&f.Project, "give the id of the topic's project, or webhooks in ESCROW_WEBHOOKS_JSON", "is missing")
+	case f.Emulator != "" || f.Endpoint != "":
+		p.Addf(&f.Project, "give the id of the topic's project, or leave PUBSUB_EMULATOR_HOST and PUBSUB_ENDPOINT away", "is missing")
 	}
 	for _, address := range []*string{&f.Emulator, &f.Endpoint} {
 		if _, _, err := net.SplitHostPort(*address); *address != "" && err != nil {
@@ -228,7 +257,9 @@ func (c *escrowRunCmd) Run(ctx context.Context, con *cli.Console) error {
 	defer end(nil)
 	role := process.Role{Name: "escrow", Log: c.Log, Stderr: con.Stderr, Attrs: []any{"instance", c.InstanceID}, LimitWarnings: true}
 	return role.Run(ctx, func(p *process.Process) error {
-		parts := &escrowParts{escrowRunCmd: c, replaced: func() { end(errReplaced) }}
+		parts := &escrowParts{
+			escrowRunCmd: c, replaced: func() { end(errReplaced) }, turned: map[string]func() time.Time{}, problems: map[string]func() error{},
+		}
 		return parts.start(p)
 	})
 }

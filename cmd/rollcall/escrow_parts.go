@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/process"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 const (
@@ -41,6 +43,12 @@ type escrowParts struct {
 	notifier *outbox.Notifier
 	store    *store.Store
 	client   *evm.Client
+
+	// Those of the targets: the topic, if there is one, and the webhooks.
+	senders    []func(context.Context) error
+	background []func(context.Context) error
+	turned     map[string]func() time.Time
+	problems   map[string]func() error
 }
 
 // start opens an instance's parts and starts its stages.
@@ -52,24 +60,21 @@ func (e *escrowParts) start(p *process.Process) error {
 	if err := e.openStore(p); err != nil {
 		return err
 	}
-	topic, err := publish.OpenTopic(p.Context(), e.topic)
-	if err != nil {
-		return err
+	if e.topic.Project != "" {
+		if err := e.openTopic(p); err != nil {
+			return err
+		}
 	}
-	p.OnStop("topic", 0, topic.Close)
-	background, err := e.register(p)
-	if err != nil {
-		return err
+	if len(e.hooks.Targets) > 0 {
+		if err := e.openWebhooks(p); err != nil {
+			return err
+		}
 	}
-	publisher, err := publish.New(publish.Config{
-		Topic: topic, Outbox: e.box, Lane: store.Lane(e.Chain.ID, topicTarget), Halted: store.Halted, Total: e.Topic.total, Number: e.Topic.number,
-		Registerer: p.Registry, Logger: p.Log,
-	})
-	if err != nil {
+	if err := e.register(p); err != nil {
 		return err
 	}
 	watcher := e.watcher(p)
-	monitor := e.instance(p, watcher, publisher)
+	monitor := e.instance(p, watcher)
 	if err := monitor.Join(p.Context()); err != nil {
 		return err
 	}
@@ -78,13 +83,24 @@ func (e *escrowParts) start(p *process.Process) error {
 	if len(e.Chain.RPCURLs) == 1 {
 		p.Log.Warn("one node is configured: where receipts prove nothing, no other node confirms its lists of logs", "component", "watcher")
 	}
-	p.Started("chain", e.Chain.ID, "factories", len(e.Chain.Factories), "start_block", e.Chain.StartBlock, "topic", e.topic.Topic)
+	p.Started("chain", e.Chain.ID, "factories", len(e.Chain.Factories), "start_block", e.Chain.StartBlock, "targets", strings.Join(e.targets(), ","))
 
 	// They stop in reverse order: the lease and the claims are given back first, and the row is removed after that.
 	p.Go("instance", 0, monitor.Run)
-	p.Go("nodes and topic", 0, append(background, e.notifier.Run, func(ctx context.Context) error { return e.createTopic(ctx, p, topic) })...)
-	p.Go("watcher and publisher", 0, watcher.Run, publisher.Run)
+	p.Go("nodes and topic", 0, append(e.background, e.notifier.Run)...)
+	p.Go("watcher and publisher", 0, append(e.senders, watcher.Run)...)
 	return nil
+}
+
+// targets returns the names of the targets of messages.
+func (e *escrowParts) targets() (names []string) {
+	if e.topic.Project != "" {
+		names = append(names, topicTarget)
+	}
+	for _, name := range e.hooks.Names() {
+		names = append(names, publish.WebhookTarget(name))
+	}
+	return names
 }
 
 // openStore connects to the database, waits for it, migrates it if configured, and opens the store.
@@ -112,19 +128,52 @@ func (e *escrowParts) openStore(p *process.Process) (err error) {
 		return err
 	}
 	e.notifier = e.box.NewNotifier(p.Log.With("component", "publisher"), nil)
-	e.store, err = store.New(e.db, store.Config{ChainID: e.Chain.ID, Events: e.events, Targets: []string{topicTarget}, Stored: e.notifier.Notify})
+	e.store, err = store.New(e.db, store.Config{ChainID: e.Chain.ID, Events: e.events, Targets: e.targets(), Stored: e.notifier.Notify})
 	return err
 }
 
+// openTopic opens the topic and its publisher.
+func (e *escrowParts) openTopic(p *process.Process) error {
+	topic, err := publish.OpenTopic(p.Context(), e.topic)
+	if err != nil {
+		return err
+	}
+	p.OnStop("topic", 0, topic.Close)
+	publisher, err := publish.New(publish.Config{
+		Topic: topic, Outbox: e.box, Lane: store.Lane(e.Chain.ID, topicTarget), Halted: store.Halted, Total: e.Topic.total, Number: e.Topic.number,
+		Registerer: p.Registry, Logger: p.Log,
+	})
+	if err != nil {
+		return err
+	}
+	e.senders = append(e.senders, publisher.Run)
+	e.background = append(e.background, func(ctx context.Context) error { return e.createTopic(ctx, p, topic) })
+	e.turned["publisher"], e.problems["publisher"] = publisher.Turned, publisher.Health
+	return nil
+}
+
+// openWebhooks opens the deliverer of the webhooks. Like the publisher it is woken by the notifications of all processes.
+func (e *escrowParts) openWebhooks(p *process.Process) error {
+	cfg := e.hooks
+	cfg.Logger, cfg.Metrics = p.Log, webhook.NewMetrics(p.Registry)
+	deliverer, err := webhook.New(e.db, publish.Webhooks(e.Chain.ID, e.Topic.total, e.Topic.number), cfg)
+	if err != nil {
+		return err
+	}
+	e.senders = append(e.senders, deliverer.Run)
+	e.turned["webhooks"] = deliverer.Turned
+	return nil
+}
+
 // register opens the nodes and registers the chain. A chain that is registered for the first time must be on the nodes before, because its
-// settings cannot be changed afterwards. If it was registered, the nodes may be away: messages are published without them. Then the
-// returned function checks them.
-func (e *escrowParts) register(p *process.Process) (background []func(context.Context) error, err error) {
+// settings cannot be changed afterwards. If it was registered, the nodes may be away: messages are published without them. Then they
+// are checked in the background.
+func (e *escrowParts) register(p *process.Process) (err error) {
 	p.Stage("chain")
 	nodes := e.Chain.nodes()
 	nodes.Logger, nodes.Metrics = p.Log, evm.NewMetrics(p.Registry)
 	if e.client, err = evm.Open(nodes); err != nil {
-		return nil, err
+		return err
 	}
 	p.OnStop("node clients", 0, func() error { e.client.Close(); return nil })
 	settings := store.Settings{Factories: e.Chain.factories(), StartBlock: e.Chain.StartBlock}
@@ -134,14 +183,15 @@ func (e *escrowParts) register(p *process.Process) (background []func(context.Co
 	registered, err := e.store.Registered(p.Context(), settings)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case registered:
-		return []func(context.Context) error{start.CheckChain}, nil
+		e.background = append(e.background, start.CheckChain)
+		return nil
 	}
 	if err := start.Await(p.Context()); err != nil {
-		return nil, err
+		return err
 	}
-	return nil, e.store.Register(p.Context(), settings)
+	return e.store.Register(p.Context(), settings)
 }
 
 func (e *escrowParts) watcher(p *process.Process) *watch.Watcher {
@@ -152,14 +202,15 @@ func (e *escrowParts) watcher(p *process.Process) *watch.Watcher {
 	})
 }
 
-func (e *escrowParts) instance(p *process.Process, watcher *watch.Watcher, publisher *publish.Publisher) *instance.Monitor {
+func (e *escrowParts) instance(p *process.Process, watcher *watch.Watcher) *instance.Monitor {
+	e.turned["watcher"], e.problems["watcher"] = watcher.Turned, watcher.Health
 	host, _ := os.Hostname() // for operators alone
 	return instance.New(instance.Config{
 		Store:    e.store,
 		Self:     store.Instance{ID: e.InstanceID, Run: uuid.NewString(), Version: process.Version(), Host: host, PID: os.Getpid(), Total: e.Topic.total, Number: e.Topic.number},
 		Leading:  watcher.Leading,
-		Turned:   map[string]func() time.Time{"watcher": watcher.Turned, "publisher": publisher.Turned},
-		Problems: map[string]func() error{"watcher": watcher.Health, "publisher": publisher.Health},
+		Turned:   e.turned,
+		Problems: e.problems,
 		Settings: instance.Settings{ChainID: e.Chain.ID, Delivery: e.Chain.Delivery, Finality: e.Chain.Finality, Alone: len(e.Chain.RPCURLs) == 1},
 		Replaced: e.replaced, Lost: databaseLost, Registerer: p.Registry, Logger: p.Log,
 	})

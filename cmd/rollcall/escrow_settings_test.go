@@ -12,6 +12,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/escrow/publish"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/process"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 const (
@@ -49,6 +50,7 @@ func eventFile(t *testing.T, content string) string {
 func TestEscrowSettings_FlagsAndVariables_AreRead(t *testing.T) {
 	t.Parallel()
 	url, nodes := writeFile(t, "url", "postgresql+asyncpg://u:p@file/x\n"), writeFile(t, "nodes", "http://c,ws://d\n")
+	hooks := `[{"name": "shop", "url": "https://shop.example/hook", "signingKeys": ["` + outboundSecret + `"]}]`
 	run := func(f func(*escrowRunCmd) any) func(*commands) any {
 		return func(c *commands) any { return f(&c.Escrow.Run) }
 	}
@@ -91,6 +93,10 @@ func TestEscrowSettings_FlagsAndVariables_AreRead(t *testing.T) {
 			run(func(c *escrowRunCmd) any { return c.Topic.number }), 2},
 		{"total-partitions", "TOTAL_PARTITIONS", "3", map[string]string{"PARTITION_NUMBER": "1", "TOTAL_PARTITIONS": "2"},
 			run(func(c *escrowRunCmd) any { return c.Topic.total }), 3},
+		{"webhooks", "ESCROW_WEBHOOKS_JSON", hooks, without("PUBSUB_PROJECT_ID"), run(func(c *escrowRunCmd) any { return c.hooks.Names() }), []string{"shop"}},
+		{"webhooks-file", "ESCROW_WEBHOOKS_JSON_FILE", writeFile(t, "hooks.json", hooks), nil, run(func(c *escrowRunCmd) any { return c.hooks.Names() }), []string{"shop"}},
+		{"webhook-allow-private", "ESCROW_WEBHOOK_ALLOW_PRIVATE", "true", nil, run(func(c *escrowRunCmd) any { return c.hooks.AllowPrivate }), true},
+		{"webhook-retention", "ESCROW_WEBHOOK_RETENTION", "0s", nil, run(func(c *escrowRunCmd) any { return c.hooks.Retention }), webhook.KeepNone},
 		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *process.LogFlags { return &c.Escrow.Run.Log }), "json debug"},
 		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *process.LogFlags { return &c.Escrow.Run.Log }), "text info"},
 	})
@@ -107,10 +113,15 @@ func TestEscrowSettings_NoneGiven_HaveDefaults(t *testing.T) {
 	require.Equal(t, "finalized", c.Chain.Delivery)
 	require.Equal(t, "finalized", c.Chain.Finality)
 	require.Zero(t, c.Topic.total)
+	require.Empty(t, c.hooks.Targets)
+	require.Equal(t, publish.DrainTimeout, c.hooks.DrainTimeout)
 }
 
 func TestEscrowSettings_InvalidValues_AreReported(t *testing.T) {
 	t.Parallel()
+	hook := func(url string) string {
+		return `[{"name": "shop", "url": "` + url + `", "signingKeys": ["` + outboundSecret + `"]}]`
+	}
 	for want, env := range map[string]map[string]string{
 		"--chain-id: is missing":                          {"CHAIN_ID": ""},
 		"--rpc-url: is missing":                           {"RPC_URL": ""},
@@ -131,10 +142,17 @@ func TestEscrowSettings_InvalidValues_AreReported(t *testing.T) {
 		"has other characters than":                       {"INSTANCE_ID": "a b"},
 		"no such file":                                    {"ESCROW_EVENTS": "missing.yaml"},
 		`no ABI of this section has the event "Opened()"`: {"ESCROW_EVENTS": eventFile(t, strings.Replace(oneEvent, "Closed()", "Opened()", 1))},
+		`"never" is not one of finalized, instant`:        {"ESCROW_DELIVERY": "never"},
+		"webhooks in ESCROW_WEBHOOKS_JSON":                {"PUBSUB_PROJECT_ID": ""},
+		"or leave PUBSUB_EMULATOR_HOST":                   {"PUBSUB_PROJECT_ID": "", "PUBSUB_EMULATOR_HOST": "a:1", "ESCROW_WEBHOOKS_JSON": hook("https://h")},
+		"its URL must begin with https://":                {"ESCROW_WEBHOOKS_JSON": hook("http://h")},
+		"it needs a signing key":                          {"ESCROW_WEBHOOKS_JSON": `[{"name": "shop", "url": "https://h"}]`},
+		"it takes a JSON array":                           {"ESCROW_WEBHOOKS_JSON": "https://" + outboundSecret},
 		"numbers for 2 nodes":                             {"RPC_MAX_RPS": "1,2,3"},
 	} {
 		_, err := parseCommand(t, escrowSettings(env), "escrow")
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), "u:p@")
+		require.NotContains(t, err.Error(), outboundSecret)
 	}
 }

@@ -1,6 +1,14 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -9,7 +17,89 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
+	"github.com/rollcall-dev/rollcall/internal/escrow/publish"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
+	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
+
+// escrowHook is a receiver of the monitor's webhooks.
+type escrowHook struct {
+	t   *testing.T
+	url string
+
+	mu  sync.Mutex
+	raw []json.RawMessage // payloads, in the order of their arrival
+}
+
+func newEscrowHook(t *testing.T) *escrowHook {
+	t.Helper()
+	key, err := signature.NewKey(outboundSecret)
+	require.NoError(t, err)
+	h := &escrowHook{t: t}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err == nil {
+			_, err = signature.Verify([]signature.Key{key}, r.Header, text, time.Now(), time.Hour)
+		}
+		var body webhook.Body[json.RawMessage]
+		if err == nil {
+			err = json.Unmarshal(text, &body)
+		}
+		if err != nil || body.Event != publish.EventMessage {
+			http.Error(w, "unexpected", http.StatusBadRequest)
+			return
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.raw = append(h.raw, body.Payload)
+	}))
+	t.Cleanup(server.Close)
+	h.url = server.URL
+	return h
+}
+
+// flags returns the settings of an instance that sends to the receiver.
+func (h *escrowHook) flags() []string {
+	return []string{"--webhook-allow-private", "--webhooks", fmt.Sprintf(`[{"name": "shop", "url": %q, "signingKeys": [%q]}]`, h.url, outboundSecret)}
+}
+
+// messages returns the messages by escrow, in the order of their sequences, without repetitions.
+func (h *escrowHook) messages() map[common.Address][]events.Message {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := map[common.Address][]events.Message{}
+	for _, raw := range h.raw {
+		receive(h.t, all, raw)
+	}
+	return all
+}
+
+// E12: a webhook gets the messages of each escrow in order, without a topic and beside one.
+func TestEscrow_Webhook_GetsMessagesInOrder(t *testing.T) {
+	t.Parallel()
+	n := newEscrowNet(t)
+	hook := newEscrowHook(t)
+	n.settle(2)
+	alone := n.start("one", append(hook.flags(), "--pubsub-project-id=", "--pubsub-emulator-host=")...).await(t)
+	n.awaitMessages(hook.messages, events.Final)
+	before := slices.Collect(maps.Keys(n.escrows))
+	_, metrics := fetch(t, "http://"+alone.http+"/metrics")
+	require.Contains(t, metrics, `rollcall_webhook_attempts_total{outcome="delivered",target="shop"} 8`)
+	require.NotContains(t, metrics, "relayer_events_published")
+	require.NotContains(t, escrowStatus(alone.http).Health.Components, "publisher")
+	require.Zero(t, alone.stop(), "%s", &alone.log)
+	require.Empty(t, n.topic.Messages())
+
+	both := n.start("one", hook.flags()...).await(t)
+	n.settle(1)
+	n.awaitMessages(hook.messages, events.Final)
+	for _, escrow := range before {
+		delete(n.escrows, escrow) // their messages were stored without the topic
+	}
+	n.awaitSettled()
+	require.Zero(t, both.stop(), "%s", &both.log)
+}
 
 // With instant delivery the events of a block that is not final are pending, and final once it is.
 func TestEscrow_Instant_PendingAtOnceAndFinalLater(t *testing.T) {

@@ -43,6 +43,7 @@
 //	     rollcall.TestEscrow_StartsOnHaltedChain_PublishesNothing
 //	E12  Order. The messages of an escrow leave in the order of their sequences, one at a time, by any number of processes.
 //	     publish.TestPublisher_TwoProcesses_EachEscrowInOrderOnce publish.TestPublisher_Static_PublishesItsPartitions
+//	     rollcall.TestEscrow_Webhook_GetsMessagesInOrder
 //	E13  Repetition. A message is sent once. After a death or a lost answer it is sent again with the same content, before the next one.
 //	     publish.TestPublisher_AnswersLost_RepeatsIdentically
 //	E14  Refusal. A message that the topic refuses for good holds back its escrow until an operator acts, and no other escrow.
