@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -280,4 +281,28 @@ func TestRun_MessagesWait_ReportsTheOldestByPartition(t *testing.T) {
 	require.InDelta(t, 0, ages["0"], 0)
 	require.InDelta(t, 600, ages["1"], 120)
 	require.InDelta(t, 0, ages["2"], 0, "of another chain")
+}
+
+// Each instance reports the dead letters of this chain, by target, until none is left.
+func TestRun_DeadLetters_AreReportedByTarget(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	box, err := outbox.New(r.db, store.Outbox)
+	require.NoError(t, err)
+	require.NoError(t, postgres.InTx(t.Context(), r.db, func(tx pgx.Tx) error {
+		return box.Insert(t.Context(), tx,
+			outbox.Entry{Lane: "1337/webhook/old"}, outbox.Entry{Lane: "1337/webhook/old"}, outbox.Entry{Lane: "13371/topic"}, outbox.Entry{Lane: "1337/topic"})
+	}))
+	set := func(state string) {
+		_, err := r.db.Exec(t.Context(), `UPDATE escrow_outbox SET state = $1, settled_at = now() WHERE lane <> '1337/topic'`, state)
+		require.NoError(t, err)
+	}
+	p := r.start("one", "1")
+	reported := func() map[string]float64 { return p.gauges(t, "rollcall_escrow_dead_letters") }
+	set("dead")
+	require.Eventually(t, func() bool {
+		return maps.Equal(reported(), map[string]float64{"topic": 0, "webhook/old": 2})
+	}, patience, time.Millisecond)
+	set("done")
+	require.Eventually(t, func() bool { return maps.Equal(reported(), map[string]float64{"topic": 0}) }, patience, time.Millisecond)
 }

@@ -19,7 +19,7 @@ type metrics struct {
 	blocks, repeated, elections          prometheus.Gauge
 	monitored, registered, active        prometheus.Gauge
 	lagBlocks, lagSeconds, halted, parks prometheus.Gauge
-	heartbeats, oldest                   *prometheus.GaugeVec
+	heartbeats, oldest, dead             *prometheus.GaugeVec
 
 	shown map[string]bool // the instances with a heartbeat
 }
@@ -51,6 +51,10 @@ func newMetrics(reg prometheus.Registerer, leading func() bool) *metrics {
 			Name: "rollcall_escrow_oldest_unpublished_seconds",
 			Help: "Age of the oldest message that was not accepted yet, by partition of this instance's TOTAL_PARTITIONS; one partition without that.",
 		}, []string{"partition"}),
+		dead: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rollcall_escrow_dead_letters",
+			Help: "Messages that were given up, and that hold back the later ones of their escrows, by target; of all targets at most 10,000." + same,
+		}, []string{"target"}),
 	}
 }
 
@@ -91,6 +95,10 @@ func (m *metrics) count(t store.Totals, total int) {
 	m.registered.Set(float64(t.Registered))
 	m.monitored.Set(float64(t.Monitored))
 	m.parks.Set(float64(t.Parked))
+	m.dead.Reset() // a target that is no longer configured disappears with its last one
+	for target, n := range t.Dead {
+		m.dead.WithLabelValues(target).Set(float64(n))
+	}
 	oldest := make([]time.Duration, total)
 	for partition, age := range t.Oldest {
 		at := &oldest[partition%total]

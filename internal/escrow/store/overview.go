@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,14 +45,16 @@ func (s *Store) Overview(ctx context.Context) (o Overview, err error) {
 	return o, nil
 }
 
-// MaxParked is the highest number of parked logs in [Totals]. It means at least that many.
-const MaxParked = 10_000
+// MaxCounted is the highest number of parked logs, and of dead letters, in [Totals]. It means at least that many.
+const MaxCounted = 10_000
 
 // Totals are numbers that cost more than an [Overview].
 type Totals struct {
 	Registered int // escrows on the chain
 	Monitored  int // of them, those that are neither released nor refunded
-	Parked     int // at most MaxParked
+	Parked     int // at most MaxCounted
+	// Dead is how many messages were given up, by target; of all together at most MaxCounted. The targets of this process are never missing.
+	Dead map[string]int
 	// Oldest is the age of the oldest message that is due, by partition, or of one behind a dead letter if none is. Partitions without
 	// one are missing.
 	Oldest map[int]time.Duration
@@ -63,8 +66,23 @@ func (s *Store) Totals(ctx context.Context) (t Totals, err error) {
 	var batch pgx.Batch
 	batch.Queue(`SELECT count(*), count(*) FILTER (WHERE state NOT IN ('released', 'refunded')) FROM escrow_accounts WHERE chain_id = $1 AND created IS NOT NULL`, chain).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&t.Registered, &t.Monitored) })
-	batch.Queue(`SELECT count(*) FROM (SELECT FROM escrow_parked WHERE chain_id = $1 LIMIT $2) AS parked`, chain, MaxParked).
+	batch.Queue(`SELECT count(*) FROM (SELECT FROM escrow_parked WHERE chain_id = $1 LIMIT $2) AS parked`, chain, MaxCounted).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&t.Parked) })
+	batch.Queue(`SELECT lane, count(*) FROM (SELECT lane FROM escrow_outbox WHERE state = 'dead' AND starts_with(lane, $1) LIMIT $2) AS dead GROUP BY lane`,
+		Lane(s.cfg.ChainID, ""), MaxCounted).
+		Query(func(rows pgx.Rows) error {
+			t.Dead = map[string]int{}
+			for _, target := range s.cfg.Targets {
+				t.Dead[target] = 0
+			}
+			var lane string
+			var n int
+			_, err := pgx.ForEachRow(rows, []any{&lane, &n}, func() error {
+				t.Dead[strings.TrimPrefix(lane, Lane(s.cfg.ChainID, ""))] = n
+				return nil
+			})
+			return err
+		})
 	// One entry of each partition, the first by due_at, is read from the index. The lanes of the chain begin with its id.
 	batch.Queue(`WITH RECURSIVE found AS (
 			(SELECT e.partition, e.lane, e.created_at FROM escrow_outbox e WHERE e.state = 'waiting' ORDER BY e.partition, e.lane, e.due_at LIMIT 1)
