@@ -21,7 +21,7 @@ type alert struct {
 }
 
 // groups are the files of rules, of which each has tests.
-var groups = []string{"cluster", "relay", "relayer"}
+var groups = []string{"cluster", "relay", "relayer", "escrow"}
 
 func alerts(t *testing.T, group string) (all []alert) {
 	t.Helper()
@@ -46,8 +46,9 @@ func read(t *testing.T, name string, to any) {
 }
 
 var (
-	metricName = regexp.MustCompile(`\brollcall_[a-z0-9_]+`)
-	literal    = regexp.MustCompile(`"(rollcall_[a-z0-9_]+)"`)
+	// The escrow monitor's documents name some of its metrics, without the prefix rollcall.
+	metricName = regexp.MustCompile(`\b(rollcall|relayer|total|leader|event)_[a-z0-9_]+`)
+	literal    = regexp.MustCompile(`"((rollcall|relayer|total|leader|event)_[a-z0-9_]+)"`)
 	suffix     = regexp.MustCompile(`_(bucket|sum|count)$`)
 	heading    = regexp.MustCompile(`(?m)^#{1,6} (.+)$`)
 )
