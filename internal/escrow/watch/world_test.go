@@ -44,6 +44,7 @@ type world struct {
 	dice     *rand.Rand
 	delivery Delivery
 	finality evm.Finality
+	timeout  time.Duration // of a call to a node
 	ws       bool
 	set      *events.Set
 
@@ -64,7 +65,8 @@ type world struct {
 func newWorld(t *testing.T, seed uint64, endpoints int) *world {
 	t.Helper()
 	w := &world{
-		t: t, dice: rand.New(rand.NewPCG(seed, 33)), chain: scripted.New(worldChain), stale: -1, branches: map[common.Hash]map[string]bool{}, finality: evm.Finality{Tag: "finalized"}, set: events.BuiltIn(),
+		t: t, dice: rand.New(rand.NewPCG(seed, 33)), chain: scripted.New(worldChain), stale: -1, branches: map[common.Hash]map[string]bool{}, finality: evm.Finality{Tag: "finalized"},
+		timeout: 10 * time.Second, set: events.BuiltIn(),
 	}
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
 	w.url, w.db = db.URL(), db.Pool(t)
@@ -128,7 +130,7 @@ func (w *world) start() {
 	db, err := pgxpool.NewWithConfig(w.t.Context(), pool)
 	require.NoError(w.t, err)
 	cfg := evm.Config{
-		ChainID: worldChain, Timeout: 10 * time.Second, Lazy: true, PollInterval: 10 * time.Millisecond, HealthInterval: 20 * time.Millisecond, Silence: 200 * time.Millisecond,
+		ChainID: worldChain, Timeout: w.timeout, Lazy: true, PollInterval: 10 * time.Millisecond, HealthInterval: 20 * time.Millisecond, Silence: 200 * time.Millisecond,
 	}
 	for _, p := range w.proxies {
 		cfg.Endpoints = append(cfg.Endpoints, p.URL())
