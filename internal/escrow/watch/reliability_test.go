@@ -3,6 +3,7 @@ package watch
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +143,12 @@ func TestSubscription_Silent_BlocksAreFollowed(t *testing.T) {
 	w.mine(4)
 	w.start()
 	w.awaitAll()
+	var announced atomic.Int64
+	w.proxies[0].SetRules(proxy.Rule{Methods: []string{"eth_subscription"}, When: func(proxy.Call) bool { announced.Add(1); return false }})
+	for announced.Load() < 3 {
+		w.mine(1)
+		w.awaitAll()
+	}
 	w.proxies[0].SetRules(proxy.Rule{Name: "silent", Methods: []string{"eth_subscription"}, Fault: proxy.Fault{Kind: proxy.Omit}})
 	for range 5 {
 		w.mine(3)
