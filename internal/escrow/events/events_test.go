@@ -203,7 +203,7 @@ func TestLoad_OtherContracts_Decoded(t *testing.T) {
 			e := parsed.Events["All"]
 			e.Inputs = e.Inputs[2:]
 			return e
-		}()}}, "All", int8(-5), big.NewInt(-1), new(big.Int).Lsh(big.NewInt(1), 255), true, [4]byte{0xab}, []byte{0, 1}, "\x00<é>", []uint64{1, 1 << 63},
+		}()}}, "All", int8(-5), big.NewInt(-1), abi.MaxUint256, true, [4]byte{0xab}, []byte{0, 1}, "\x00<é>", []uint64{1, 1 << 63},
 			[2][1]common.Address{{payer}, {payee}}, pair{big.NewInt(7), []string{"a\"", ""}})
 		all.Topics = append(all.Topics, common.Hash{7}, common.Hash{8})
 		opened := emit(t, factory, parsed, "Opened", escrow, "first")
@@ -218,7 +218,7 @@ func TestLoad_OtherContracts_Decoded(t *testing.T) {
 		require.Equal(t, "second", found[1].Args.Get("note"))
 		require.Equal(t, Args{
 			{"name", common.Hash{7}.Hex()}, {"pair", common.Hash{8}.Hex()}, {"small", "-5"}, {"negative", "-1"},
-			{"large", "57896044618658097711785492504343953926634992332820282019728792003956564819968"}, {"yes", "true"}, {"code", "0xab000000"},
+			{"large", "115792089237316195423570985008687907853269984665640564039457584007913129639935"}, {"yes", "true"}, {"code", "0xab000000"},
 			{"raw", "0x0001"}, {"text", "\x00<é>"}, {"list", `["1","9223372036854775808"]`},
 			{"grid", `[["0x00000000000000000000000000000000000000a1"],["0x00000000000000000000000000000000000000a2"]]`}, {"both", `{"n":"7","s":["a\"",""]}`},
 		}, found[2].Args)
