@@ -15,6 +15,7 @@ import (
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 	testrabbitmq "github.com/rollcall-dev/rollcall/internal/testutil/rabbitmq"
 	testsqs "github.com/rollcall-dev/rollcall/internal/testutil/sqs"
+	"github.com/rollcall-dev/rollcall/internal/testutil/tcpproxy"
 )
 
 // A relayer has accepted a transaction, and its consumer dies, freezes, or loses the database before it has stored that. The
@@ -71,9 +72,9 @@ func TestConsumer_LostBetweenPostAndStore_IsOneTransaction(t *testing.T) {
 	})
 	t.Run("database away for one consumer", func(t *testing.T) {
 		w := setup(t)
-		way, address := w.through(w.postgres.URL())
+		way, address := tcpproxy.Open(t, w.postgres.URL())
 		blind, release := w.inFlight("DATABASE_URL=" + address)
-		way.cut()
+		way.SetDown(true)
 		close(release)
 		w.consumer()
 		w.submitted("tx", patience)
@@ -94,9 +95,9 @@ func TestConsumer_Blind_OtherDoesTheWork(t *testing.T) {
 			return w.consumer("CONSUMER_RELAYER_KEY=another-another-another-another-another")
 		},
 		"Postgres": func() *testproc.Process {
-			way, address := w.through(w.postgres.URL())
+			way, address := tcpproxy.Open(t, w.postgres.URL())
 			p := w.consumer("DATABASE_URL=" + address)
-			way.cut()
+			way.SetDown(true)
 			return p
 		},
 	} {

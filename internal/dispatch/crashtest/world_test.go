@@ -4,15 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -190,72 +186,6 @@ func (w *world) await(signal <-chan struct{}, what string) {
 	case <-signal:
 	case <-time.After(patience):
 		require.FailNow(w.t, what)
-	}
-}
-
-// way forwards TCP connections to a server until it is cut.
-type way struct {
-	l  net.Listener
-	to string
-
-	mu    sync.Mutex
-	isCut bool
-	conns []net.Conn
-	work  sync.WaitGroup
-}
-
-// through returns a way to the server of a URL, and the URL of the way.
-func (w *world) through(address string) (*way, string) {
-	w.t.Helper()
-	u, err := url.Parse(address)
-	require.NoError(w.t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(w.t, err)
-	p := &way{l: l, to: u.Host}
-	p.work.Go(p.accept)
-	w.t.Cleanup(func() { p.cut(); _ = l.Close(); p.work.Wait() })
-	return p, strings.Replace(address, u.Host, l.Addr().String(), 1)
-}
-
-// cut closes all connections, now and later.
-func (p *way) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.isCut = true
-	for _, c := range p.conns {
-		_ = c.Close()
-	}
-}
-
-// hold records a connection, and closes it if the way is cut.
-func (p *way) hold(c net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.isCut {
-		_ = c.Close()
-	}
-	p.conns = append(p.conns, c)
-}
-
-func (p *way) accept() {
-	for {
-		in, err := p.l.Accept()
-		if err != nil {
-			return
-		}
-		p.hold(in)
-		out, err := net.Dial("tcp", p.to)
-		if err != nil {
-			_ = in.Close()
-			continue
-		}
-		p.hold(out)
-		for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
-			p.work.Go(func() {
-				_, _ = io.Copy(pair[0], pair[1]) // ends when either side ends
-				_ = pair[0].Close()
-			})
-		}
 	}
 }
 
