@@ -72,10 +72,10 @@ func Start(cmd *exec.Cmd, isReady func(line string) bool) (*Process, error) {
 	case <-p.ready:
 		return p, nil
 	case <-p.ended:
-		return nil, fmt.Errorf("it ended:\n%s", p.tail())
+		return nil, fmt.Errorf("it ended:\n%s", p.Tail())
 	case <-timeout.C:
 		p.Kill()
-		return nil, fmt.Errorf("it was not ready in %v:\n%s", Patience, p.tail())
+		return nil, fmt.Errorf("it was not ready in %v:\n%s", Patience, p.Tail())
 	}
 }
 
@@ -106,7 +106,8 @@ func (p *Process) watch(out io.Reader, isReady func(string) bool) {
 	_ = p.cmd.Wait()                // only the end matters
 }
 
-func (p *Process) tail() string {
+// Tail returns the last lines of its output, or the first ones of a panic.
+func (p *Process) Tail() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return strings.Join(p.output, "\n")
@@ -119,7 +120,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 func (p *Process) Running() error {
 	select {
 	case <-p.ended:
-		return fmt.Errorf("%s ended (%s):\n%s", p.cmd, p.cmd.ProcessState, p.tail())
+		return fmt.Errorf("%s ended (%s):\n%s", p.cmd, p.cmd.ProcessState, p.Tail())
 	default:
 		return nil
 	}
@@ -144,7 +145,7 @@ func (p *Process) Stop(sig os.Signal) error {
 		return nil
 	case <-timeout.C:
 		p.Kill()
-		return fmt.Errorf("it did not end in %v:\n%s", Patience, p.tail())
+		return fmt.Errorf("it did not end in %v:\n%s", Patience, p.Tail())
 	}
 }
 
