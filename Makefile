@@ -38,7 +38,7 @@ GO_TEST := go test -short -vet=off -tags $(TAGS) -count=1 -timeout 40m $(GO_TEST
 # goroutine, or simulate clusters in one. make soak runs those of our own code with it.
 IN_PROCESS := $(addprefix ./internal/relayer/,tracker modeltest admin service keymonitor store) ./cmd/rollcall \
 	./internal/discovery/coordinator ./internal/dispatch/upstream ./internal/escrow/watch ./internal/outbox ./fsm
-WITHOUT_RACE := ./internal/relayer/crashtest ./internal/e2e ./internal/dispatch/crashtest $(IN_PROCESS) \
+WITHOUT_RACE := ./internal/relayer/crashtest ./internal/e2e ./internal/dispatch/crashtest ./internal/escrow/crashtest $(IN_PROCESS) \
 	./cmd/rollcall-dev ./internal/dev/... ./internal/testutil/...
 
 # The packages and tests to run: make test PACKAGES=./fsm RUN=TestRestore
@@ -71,9 +71,10 @@ bench: ## Measure against peers: a table, and build/bench.json
 	@$(MAKE) --no-print-directory build
 	@scripts/bench.sh
 
-soak: ## Torture the relayer and the relay path: 57,000 transactions, while everything around them fails
+soak: ## Torture the relayer, the relay path and the escrow monitor: 57,000 transactions, while everything around them fails
 	@scripts/setup.sh test
 	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/crashtest
+	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run Soak ./internal/escrow/crashtest
 	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run 'TestRelayPath_EverythingIsKilledInTurn|TestDirectory_LeadersKilled' ./internal/e2e
 	go test -race -short -tags $(TAGS) -count=1 -timeout 30m $(IN_PROCESS)
 	go test -race -tags $(TAGS) -count=1 -timeout 30m -run 'TestSeeds|TestMatrix|TestFaults|TestMachine_RandomLogs|TestRestore_DamagedSnapshot|PartitionsAndRepairs|PartitionsLosses|TestOutbox_Conforms|TestTables_Conform' \

@@ -61,7 +61,7 @@ func TestInvariants_Numbers_AreThoseOfTheTests(t *testing.T) {
 	for invariant, by := range shown {
 		require.True(t, by, "%s has no test", invariant)
 	}
-	all := tests(t, "events", "store", "watch", "publish", "instance", filepath.Join("..", "..", "cmd", "rollcall"))
+	all := tests(t, "events", "store", "watch", "publish", "instance", "crashtest", filepath.Join("..", "..", "cmd", "rollcall"))
 	for test := range named {
 		require.Contains(t, all, test, "doc.go names it")
 	}

@@ -1,0 +1,113 @@
+package crashtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+)
+
+// refuse returns a fault of an instance's nodes that refuses one method.
+func refuse(method string) func(*proxy.Proxy) {
+	return func(p *proxy.Proxy) {
+		p.SetRules(proxy.Rule{Name: method, Methods: []string{method}, Fault: proxy.Fault{Kind: proxy.Refuse}})
+	}
+}
+
+// nodeFaults are faults of an instance's nodes.
+func nodeFaults() map[string]func(*proxy.Proxy) {
+	return map[string]func(*proxy.Proxy){
+		"away":                       func(p *proxy.Proxy) { p.SetDown(true) },
+		"eth_getLogs fails":          refuse("eth_getLogs"),
+		"eth_getBlockByNumber fails": refuse("eth_getBlockByNumber"),
+	}
+}
+
+// E2, E15: the nodes of the instance that reads the chain are away, or fail one method. Another one, whose nodes are well, stores the next
+// block.
+func TestInstance_ItsNodesFail_LeaseMoves(t *testing.T) {
+	w := setup(t)
+	w.failNodes(1)
+}
+
+func (w *world) failNodes(rounds int) {
+	w.t.Helper()
+	w.three()
+	l := w.load()
+	var took times
+	for range rounds {
+		for name, fail := range nodeFaults() {
+			leader := w.leader()
+			one := w.takeover(func() {
+				for _, p := range leader.nodes {
+					fail(p)
+				}
+			})
+			w.t.Logf("%s: %v", name, one.Round(time.Millisecond))
+			took = append(took, one)
+			require.NotEqual(w.t, leader, w.leader(), name)
+			leader.runs()
+			for _, p := range leader.nodes {
+				p.SetRules()
+				p.SetDown(false)
+			}
+		}
+	}
+	l.stop()
+	w.check()
+	w.within("takeover from an instance without nodes", took, takeoverWorst, takeoverWorst)
+}
+
+// E15: the topic is away for one instance after the other, and for none in the end. The others publish.
+func TestInstance_ItsTopicIsAway_OthersPublish(t *testing.T) {
+	w := setup(t)
+	w.three()
+	l := w.load()
+	for _, m := range w.members {
+		m.topic.close()
+		w.others(l, m)
+		m.runs()
+		m.topic.open()
+	}
+	l.stop()
+	w.check()
+}
+
+// others returns when others than one instance have published the events of further escrows.
+func (w *world) others(l *load, but *member) {
+	w.t.Helper()
+	l.further(payers)
+	seen := len(w.topic.all())
+	w.await(func() bool {
+		n := 0
+		for _, a := range w.topic.all()[seen:] {
+			if a.by != but.name {
+				n++
+			}
+		}
+		return n >= 2*payers
+	}, "without %s nothing is published", but.name)
+}
+
+// E2, E15: the database is away for the instance that reads the chain. Others read and publish, and it goes on when the database is back.
+func TestInstance_ItsDatabaseIsAway_OthersGoOn(t *testing.T) {
+	w := setup(t)
+	w.three()
+	l := w.load()
+	leader := w.leader()
+	took := w.takeover(func() { leader.database.SetDown(true) })
+	w.others(l, leader)
+	leader.runs()
+	leader.database.SetDown(false)
+	for _, m := range w.members {
+		if m != leader {
+			m.stop()
+		}
+	}
+	require.Equal(t, leader, w.leader())
+	w.within("takeover from an instance without a database", times{took}, takeoverWorst, takeoverWorst)
+	l.stop()
+	w.check()
+}

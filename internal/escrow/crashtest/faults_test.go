@@ -1,0 +1,217 @@
+package crashtest
+
+import (
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/escrow/store"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+)
+
+// The limits of a takeover, from the fault to the next stored block, and of a hand-over, from the signal to the free lease.
+const (
+	takeoverMedian, takeoverWorst = 10 * time.Second, 15 * time.Second
+	handOver                      = time.Second
+)
+
+// times are measured times of one kind.
+type times []time.Duration
+
+// within logs the times, and checks them.
+func (w *world) within(kind string, all times, median, worst time.Duration) {
+	w.t.Helper()
+	require.NotEmpty(w.t, all)
+	slices.Sort(all)
+	w.t.Logf("%s: %d times, median %v, worst %v", kind, len(all), all[len(all)/2].Round(time.Millisecond), all[len(all)-1].Round(time.Millisecond))
+	require.LessOrEqual(w.t, all[len(all)/2], median*time.Duration(w.slow), "median of %s", kind)
+	require.LessOrEqual(w.t, all[len(all)-1], worst*time.Duration(w.slow), "worst of %s", kind)
+}
+
+// claimed returns how many messages are claimed: those that a fault at this moment may repeat.
+func (w *world) claimed() (n int) {
+	w.t.Helper()
+	require.NoError(w.t, w.db.QueryRow(w.t.Context(), `SELECT count(*) FROM escrow_outbox WHERE state = 'waiting' AND claimed_until > now()`).Scan(&n))
+	return n
+}
+
+// takeover makes a fault strike the instance that reads the chain, and returns the time until another one has stored the next block.
+func (w *world) takeover(fault func()) time.Duration {
+	w.t.Helper()
+	before := w.chain()
+	began := time.Now()
+	fault()
+	w.inFlight += w.claimed()
+	at := w.chain() // it may have stored a block until the fault
+	w.await(func() bool {
+		c := w.chain()
+		return c.Epoch > before.Epoch && c.Cursor > at.Cursor
+	}, "no other instance stores the next block")
+	return time.Since(began)
+}
+
+// handOver stops the instance that reads the chain like a supervisor, and returns the time from the signal until its lease is free. Another
+// process starts at its place.
+func (w *world) handOver(m *member) time.Duration {
+	w.t.Helper()
+	before := w.chain()
+	require.Equal(w.t, m.name, before.Holder)
+	began := time.Now()
+	require.NoError(w.t, m.process.Signal(syscall.SIGTERM))
+	w.await(func() bool { c := w.chain(); return c.Holder != m.name || c.Epoch > before.Epoch }, "the lease is not free")
+	took := time.Since(began)
+	w.await(func() bool { return m.process.Running() != nil }, "it does not end")
+	require.ErrorContains(w.t, m.process.Running(), "exit status 0")
+	m.restart()
+	return took
+}
+
+// inTurn makes a fault strike each instance while it reads the chain. Those that the fault has struck hand over until another one reads. The
+// limits are those of takeovers and of hand-overs.
+func (w *world) inTurn(rounds int, kind string, strike func(*member) time.Duration) {
+	w.t.Helper()
+	w.three()
+	l := w.load()
+	var took, handed times
+	for range rounds {
+		for struck := map[*member]bool{}; len(struck) < len(w.members); {
+			leader := w.leader()
+			if struck[leader] {
+				handed = append(handed, w.handOver(leader))
+				continue
+			}
+			l.further(2)
+			took, struck[leader] = append(took, strike(leader)), true
+		}
+	}
+	l.stop()
+	w.check()
+	w.within("takeover after "+kind, took, takeoverMedian, takeoverWorst)
+	if len(handed) > 0 {
+		w.within("hand-over", handed, handOver, handOver)
+	}
+}
+
+// E2, E4, E8, E12, E13: each of three instances is killed while it reads the chain. The answers of the topic do not arrive at that moment.
+func TestInstances_KilledInTurn_NothingIsMissed(t *testing.T) {
+	w := setup(t)
+	w.inTurn(1, "a kill", w.kill)
+}
+
+func (w *world) kill(m *member) time.Duration {
+	w.t.Helper()
+	m.topic.withhold()
+	w.await(func() bool { return m.topic.unanswered() > 0 }, "%s publishes nothing", m.name)
+	took := w.takeover(m.process.Kill)
+	m.topic.answer()
+	m.restart()
+	return took
+}
+
+// E1, E2, E4, E8, E12, E13: each of three instances is paused while it reads the chain, and wakes when another one has taken over.
+func TestInstances_PausedInTurn_NothingIsMissed(t *testing.T) {
+	w := setup(t)
+	w.inTurn(1, "a pause", w.pause)
+}
+
+func (w *world) pause(m *member) time.Duration {
+	w.t.Helper()
+	took := w.takeover(func() { require.NoError(w.t, m.process.Freeze()) })
+	require.NoError(w.t, m.process.Signal(syscall.SIGCONT))
+	m.runs()
+	return took
+}
+
+// E1: an instance is paused with a step that it has begun to store, and wakes when another one has the lease and has not stored a block yet.
+// So the epoch alone refuses its step. It is paused again, and wakes after the other one has stored blocks.
+func TestInstance_PausedInACommit_StoresNothing(t *testing.T) {
+	w := setup(t)
+	w.three()
+	l := w.load()
+	for _, slowly := range []bool{true, false} {
+		l.further(2)
+		leader := w.leader()
+		before := w.chain()
+		reached := leader.database.HoldAt("begin\x00")
+		select {
+		case <-reached:
+		case <-time.After(patience):
+			t.Fatal("it stores no step")
+		}
+		require.NoError(t, leader.process.Freeze())
+		w.inFlight += w.claimed()
+		at := w.chain()
+		w.reading(leader, slowly)
+		w.await(func() bool { c := w.chain(); return c.Epoch > before.Epoch && (slowly || c.Cursor > at.Cursor) }, "no other instance is elected")
+		require.NoError(t, leader.process.Signal(syscall.SIGCONT))
+		leader.database.Release()
+		w.await(func() bool { return strings.Contains(leader.process.Tail(), store.ErrFenced.Error()) }, "%s was not fenced", leader.name)
+		if slowly {
+			require.Equal(t, at.Cursor, w.chain().Cursor, "no other instance had time to store a block")
+		}
+		w.reading(leader, false)
+		leader.stop()
+		leader.restart()
+	}
+	l.stop()
+	w.check()
+}
+
+// reading makes the nodes of all instances but one slow, or as fast as before.
+func (w *world) reading(but *member, slowly bool) {
+	for _, m := range w.members {
+		for _, n := range m.nodes {
+			n.SetRules()
+			if slowly && m != but {
+				n.SetRules(proxy.Rule{Name: "slow", Methods: []string{"eth_getBlockByNumber", "eth_blockNumber"}, Fault: proxy.Fault{Kind: proxy.Delay, Delay: 4 * time.Second}})
+			}
+		}
+	}
+}
+
+// E13: an instance is paused before the answers of the topic arrive. Others repeat its messages, each once, and go on with the escrows. It
+// wakes and repeats nothing.
+func TestInstance_PausedWhileItPublishes_RepeatsNothing(t *testing.T) {
+	w := setup(t)
+	w.three()
+	l := w.load()
+	paused := w.leader()
+	paused.topic.withhold()
+	w.await(func() bool { return paused.topic.unanswered() > 0 }, "%s publishes nothing", paused.name)
+	require.NoError(t, paused.process.Freeze())
+	w.inFlight = w.claimed()
+	w.await(func() bool { _, repeated := w.received(); return repeated >= paused.topic.unanswered() }, "others do not publish what %s had claimed", paused.name)
+	require.NoError(t, paused.process.Signal(syscall.SIGCONT))
+	unanswered := paused.topic.unanswered()
+	paused.topic.answer()
+	l.further(payers)
+	l.stop()
+	w.check()
+	_, repeated := w.received()
+	require.Equal(t, unanswered, repeated)
+	paused.runs()
+}
+
+// E2: an instance that is told to stop frees the lease at once, and repeats nothing.
+func TestInstance_Stopped_HandsOverAtOnce(t *testing.T) {
+	w := setup(t)
+	w.handOvers(3)
+}
+
+func (w *world) handOvers(n int) {
+	w.t.Helper()
+	w.three()
+	l := w.load()
+	var handed times
+	for range n {
+		l.further(2)
+		handed = append(handed, w.handOver(w.leader()))
+	}
+	l.stop()
+	w.check()
+	w.within("hand-over", handed, handOver, handOver)
+}
