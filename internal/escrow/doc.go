@@ -16,17 +16,16 @@
 //	     crashtest.TestInstance_PausedInACommit_StoresNothing crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	E2   Lease. At most one process is elected at a time, by the database's clock. Its end frees the lease at once, its death after a term.
 //	     store.TestWatcherLease_Conforms rollcall.TestEscrow_LeaderKilled_AnotherTakesOver rollcall.TestEscrow_EscrowsSettle_EventsArrive
-//	     crashtest.TestInstances_KilledInTurn_NothingIsMissed crashtest.TestInstances_PausedInTurn_NothingIsMissed
-//	     crashtest.TestInstance_Stopped_HandsOverAtOnce crashtest.TestInstance_ItsNodesFail_LeaseMoves
-//	     crashtest.TestInstance_ItsDatabaseIsAway_OthersGoOn crashtest.TestScenarioA_LeaderDies crashtest.TestScenarioB_FollowerDies
+//	     crashtest.TestScenarioA_LeaderDies crashtest.TestScenarioB_FollowerDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
+//	     crashtest.TestInstance_ItsNodesFail_LeaseMoves crashtest.TestInstance_ItsTopicOrDatabaseIsAway_OthersGoOn
 //	E3   Confirmation. No list of logs is stored that only one endpoint gave, unless receipts prove it, or no other endpoint is configured.
 //	     watch.TestConfirm_OneEndpointLies_LogsAreTrue watch.TestConfirm_SingleEndpointLies_ReceiptsProve
 //	     watch.TestConfirm_ListAndReceiptsLie_Unconfirmed
 //	E4   Completeness. The messages are the chain's events, each once, whichever process stops and whichever limits endpoints have.
 //	     watch.TestWatcher_ProcessesStopInTurn_NothingIsMissed watch.TestWatcher_OneEndpointFaulty_MessagesAreTheChains
 //	     watch.TestConfirm_Limits_AllLogs watch.TestMatrix_Seeds_MessagesAreTheChains
-//	     crashtest.TestInstances_KilledInTurn_NothingIsMissed crashtest.TestInstances_PausedInTurn_NothingIsMissed
-//	     crashtest.TestScenarioA_LeaderDies crashtest.TestScenarioC_DatabaseLost crashtest.TestScenarioD_Rebalancing
+//	     crashtest.TestScenarioA_LeaderDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
+//	     crashtest.TestScenarioC_DatabaseLost crashtest.TestScenarioD_Rebalancing
 //	E5   No gap at a start. A start with other factories, another start block or other events than the stored ones is refused; a first
 //	     start stores none that the chain does not have. A process stores nothing once an operator has added to its settings, and ends.
 //	     store.TestRegister_OtherSettings_Refused rollcall.TestEscrow_DifferentSettings_AreRefusedWithBothValues
@@ -38,7 +37,7 @@
 //	E8   Sequence. The messages of an escrow have the sequences 1, 2, 3 and so on, without gaps.
 //	     events.TestLedger_RandomChains_ConsumerHasTheChain store.TestCommit_RandomChains_LikeTheLedger
 //	     watch.TestMatrix_Seeds_MessagesAreTheChains
-//	     crashtest.TestInstances_KilledInTurn_NothingIsMissed crashtest.TestInstances_PausedInTurn_NothingIsMissed
+//	     crashtest.TestScenarioA_LeaderDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	     crashtest.TestScenarioD_Rebalancing
 //	E9   Retraction. The messages of an escrow behave as a stack: a retraction takes back the newest standing event, with its removed
 //	     block, before anything of the new branch. The oldest pending event becomes final first.
@@ -52,18 +51,18 @@
 //	E12  Order. The messages of an escrow leave in the order of their sequences, one at a time, by any number of processes.
 //	     publish.TestPublisher_TwoProcesses_EachEscrowInOrderOnce publish.TestPublisher_Static_PublishesItsPartitions
 //	     rollcall.TestEscrow_Webhook_GetsMessagesInOrder
-//	     crashtest.TestInstances_KilledInTurn_NothingIsMissed crashtest.TestInstances_PausedInTurn_NothingIsMissed
+//	     crashtest.TestScenarioA_LeaderDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	     crashtest.TestScenarioD_Rebalancing
 //	E13  Repetition. A message is sent once. After a death or a lost answer it is sent again with the same content, before the next one.
 //	     publish.TestPublisher_AnswersLost_RepeatsIdentically
-//	     crashtest.TestInstances_KilledInTurn_NothingIsMissed crashtest.TestInstances_PausedInTurn_NothingIsMissed
+//	     crashtest.TestScenarioA_LeaderDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	     crashtest.TestInstance_PausedWhileItPublishes_RepeatsNothing crashtest.TestScenarioB_FollowerDies crashtest.TestScenarioC_DatabaseLost
 //	E14  Refusal. A message that the topic refuses for good holds back its escrow until an operator acts, and no other escrow.
 //	     publish.TestPublisher_RefusedForGood_HoldsBackItsEscrow
 //	E15  Independence. A process whose endpoints, topic or database are away gives back what it has, and others go on.
 //	     publish.TestPublisher_TopicAwayAtOneProcess_OthersPublish instance.TestRun_DatabaseAway_FailsAfterTheLimit
-//	     crashtest.TestInstance_ItsNodesFail_LeaseMoves crashtest.TestInstance_ItsTopicIsAway_OthersPublish
-//	     crashtest.TestInstance_ItsDatabaseIsAway_OthersGoOn crashtest.TestScenarioC_DatabaseLost
+//	     crashtest.TestInstance_ItsNodesFail_LeaseMoves crashtest.TestInstance_ItsTopicOrDatabaseIsAway_OthersGoOn
+//	     crashtest.TestScenarioC_DatabaseLost
 //	E16  Identity. Of two processes under one id the later one stays. A heartbeat shows that the loops of its process turn.
 //	     instance.TestRun_Replaced_ReportsOnceAndLeavesTheRow instance.TestRun_LoopHangs_WritesNoHeartbeat
 //	     rollcall.TestEscrow_SecondProcessUnderOneID_OlderEnds

@@ -13,23 +13,30 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// The limits of a takeover, from the fault to the next stored block, and of a hand-over, from the signal to the free lease.
-const (
-	takeoverMedian, takeoverWorst = 10 * time.Second, 15 * time.Second
-	handOver                      = time.Second
+// limits are those of a takeover, from the fault to the next stored block, and of a hand-over, from the signal to the free lease.
+type limits struct{ median, worst, handOver time.Duration }
+
+var (
+	promised = limits{10 * time.Second, 15 * time.Second, time.Second}
+	// patient is for machines that are busy with other tests. A lease that is not handed over expires after more than four seconds.
+	patient = limits{50 * time.Second, 75 * time.Second, 3 * time.Second}
 )
 
-// times are measured times of one kind.
-type times []time.Duration
-
-// within logs the times, and checks them.
-func (w *world) within(kind string, all times, median, worst time.Duration) {
+// report logs measured times, and returns the median and the worst.
+func (w *world) report(kind string, all []time.Duration) (median, worst time.Duration) {
 	w.t.Helper()
 	require.NotEmpty(w.t, all)
 	slices.Sort(all)
-	w.t.Logf("%s: %d times, median %v, worst %v", kind, len(all), all[len(all)/2].Round(time.Millisecond), all[len(all)-1].Round(time.Millisecond))
-	require.LessOrEqual(w.t, all[len(all)/2], median*time.Duration(w.slow), "median of %s", kind)
-	require.LessOrEqual(w.t, all[len(all)-1], worst*time.Duration(w.slow), "worst of %s", kind)
+	median, worst = all[len(all)/2], all[len(all)-1]
+	w.t.Logf("%s: %d times, median %v, worst %v", kind, len(all), median.Round(time.Millisecond), worst.Round(time.Millisecond))
+	return median, worst
+}
+
+// handed checks the times of hand-overs.
+func (w *world) handed(all []time.Duration) {
+	w.t.Helper()
+	_, worst := w.report("hand-over", all)
+	require.LessOrEqual(w.t, worst, w.limits.handOver)
 }
 
 // claimed returns how many messages are claimed: those that a fault at this moment may repeat.
@@ -70,13 +77,13 @@ func (w *world) handOver(m *member) time.Duration {
 	return took
 }
 
-// inTurn makes a fault strike each instance while it reads the chain. Those that the fault has struck hand over until another one reads. The
-// limits are those of takeovers and of hand-overs.
+// inTurn makes a fault strike each instance while it reads the chain. Those that the fault has struck hand over until another one reads, and
+// the last one hands over at the end.
 func (w *world) inTurn(rounds int, kind string, strike func(*member) time.Duration) {
 	w.t.Helper()
 	w.three()
 	l := w.load()
-	var took, handed times
+	var took, handed []time.Duration
 	for range rounds {
 		for struck := map[*member]bool{}; len(struck) < len(w.members); {
 			leader := w.leader()
@@ -88,20 +95,16 @@ func (w *world) inTurn(rounds int, kind string, strike func(*member) time.Durati
 			took, struck[leader] = append(took, strike(leader)), true
 		}
 	}
+	handed = append(handed, w.handOver(w.leader()))
 	l.stop()
 	w.check()
-	w.within("takeover after "+kind, took, takeoverMedian, takeoverWorst)
-	if len(handed) > 0 {
-		w.within("hand-over", handed, handOver, handOver)
-	}
+	median, worst := w.report("takeover after "+kind, took)
+	require.LessOrEqual(w.t, median, w.limits.median)
+	require.LessOrEqual(w.t, worst, w.limits.worst)
+	w.handed(handed)
 }
 
-// E2, E4, E8, E12, E13: each of three instances is killed while it reads the chain. The answers of the topic do not arrive at that moment.
-func TestInstances_KilledInTurn_NothingIsMissed(t *testing.T) {
-	w := setup(t)
-	w.inTurn(1, "a kill", w.kill)
-}
-
+// kill kills an instance at a moment when it has no answer of the topic, and starts another process when another instance has taken over.
 func (w *world) kill(m *member) time.Duration {
 	w.t.Helper()
 	m.topic.withhold()
@@ -118,6 +121,7 @@ func TestInstances_PausedInTurn_NothingIsMissed(t *testing.T) {
 	w.inTurn(1, "a pause", w.pause)
 }
 
+// pause pauses an instance until another one has taken over.
 func (w *world) pause(m *member) time.Duration {
 	w.t.Helper()
 	took := w.takeover(func() { require.NoError(w.t, m.process.Freeze()) })
@@ -194,24 +198,4 @@ func TestInstance_PausedWhileItPublishes_RepeatsNothing(t *testing.T) {
 	_, repeated := w.received()
 	require.Equal(t, unanswered, repeated)
 	paused.runs()
-}
-
-// E2: an instance that is told to stop frees the lease at once, and repeats nothing.
-func TestInstance_Stopped_HandsOverAtOnce(t *testing.T) {
-	w := setup(t)
-	w.handOvers(3)
-}
-
-func (w *world) handOvers(n int) {
-	w.t.Helper()
-	w.three()
-	l := w.load()
-	var handed times
-	for range n {
-		l.further(2)
-		handed = append(handed, w.handOver(w.leader()))
-	}
-	l.stop()
-	w.check()
-	w.within("hand-over", handed, handOver, handOver)
 }

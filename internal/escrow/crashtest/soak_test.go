@@ -2,30 +2,42 @@
 
 package crashtest
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
-// The limits as they are, with many faults.
+// The full form of the claim: many faults, and the limits as they are promised.
 
 func TestSoakKilled(t *testing.T) {
 	w := setup(t)
-	w.slow = 1
-	w.inTurn(5, "a kill", w.kill)
+	w.limits = promised
+	w.inTurn(7, "a kill", w.kill)
 }
 
 func TestSoakPaused(t *testing.T) {
 	w := setup(t)
-	w.slow = 1
-	w.inTurn(5, "a pause", w.pause)
+	w.limits = promised
+	w.inTurn(7, "a pause", w.pause)
 }
 
 func TestSoakStopped(t *testing.T) {
 	w := setup(t)
-	w.slow = 1
-	w.handOvers(30)
+	w.limits = promised
+	w.three()
+	l := w.load()
+	var handed []time.Duration
+	for range 40 {
+		l.further(2)
+		handed = append(handed, w.handOver(w.leader()))
+	}
+	l.stop()
+	w.check()
+	w.handed(handed)
 }
 
 func TestSoakNodesFail(t *testing.T) {
 	w := setup(t)
-	w.slow = 1
-	w.failNodes(5)
+	w.limits = promised
+	w.failNodes(6)
 }

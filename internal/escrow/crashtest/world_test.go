@@ -36,7 +36,7 @@ type world struct {
 	db       *pgxpool.Pool
 	members  []*member
 	inFlight int // the most messages that faults may repeat
-	slow     int // what the limits of times are multiplied with
+	limits   limits
 }
 
 // member is one place among the instances, with one process at a time.
@@ -66,7 +66,7 @@ func prepare(t *testing.T) *world {
 	// This goroutine is the only one on its thread.
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
-	w := &world{t: t, node: testchain.Geth(t, testchain.GethOptions{Accounts: payers}), topic: newTopic(t), slow: 5}
+	w := &world{t: t, node: testchain.Geth(t, testchain.GethOptions{Accounts: payers}), topic: newTopic(t), limits: patient}
 	var err error
 	w.factory, err = escrowchain.DeployFactory(t.Context(), w.node.Client(), w.node.Accounts[0].Key)
 	require.NoError(t, err)
