@@ -76,12 +76,18 @@ type Watched interface {
 // the block creates before it matches their logs, which may precede those of the factory.
 func (s *Set) Match(chain uint64, logs []Log, watched Watched) (found []Occurrence, parked []Parked) {
 	created := map[common.Address]bool{}
+	decoded := make([]struct {
+		o   *Occurrence
+		err error
+	}, len(logs)) // as events of factories
 	for i := range logs {
 		l := &logs[i]
-		if len(l.Topics) > 0 && watched.Factory(l.Contract) {
-			if o, err := s.occurrence(Factory, l); err == nil && o != nil {
-				created[o.Escrow] = true
-			}
+		if len(l.Topics) == 0 || !watched.Factory(l.Contract) {
+			continue
+		}
+		d := &decoded[i]
+		if d.o, d.err = s.occurrence(Factory, l); d.err == nil && d.o != nil {
+			created[d.o.Escrow] = true
 		}
 	}
 	places := map[ID]int{}
@@ -98,7 +104,10 @@ func (s *Set) Match(chain uint64, logs []Log, watched Watched) (found []Occurren
 			if role == Factory && !watched.Factory(l.Contract) || role == Escrow && !watched.Escrow(l.Contract) && !created[l.Contract] {
 				continue
 			}
-			o, err := s.occurrence(role, l)
+			o, err := decoded[i].o, decoded[i].err
+			if role == Escrow {
+				o, err = s.occurrence(Escrow, l)
+			}
 			switch {
 			case err != nil:
 				p := Parked{ID: id, Log: *l, Reason: err.Error()}
@@ -116,6 +125,18 @@ func (s *Set) Match(chain uint64, logs []Log, watched Watched) (found []Occurren
 		}
 	}
 	return found, parked
+}
+
+// Created returns the escrow that a log of a factory creates. It returns false if the log is no event of the set, or does not decode.
+func (s *Set) Created(l *Log) (common.Address, bool) {
+	if len(l.Topics) == 0 {
+		return common.Address{}, false
+	}
+	o, err := s.occurrence(Factory, l)
+	if err != nil || o == nil {
+		return common.Address{}, false
+	}
+	return o.Escrow, true
 }
 
 // occurrence decodes a log as an event of a role, without its id; nil if the set has none with the topic0.

@@ -112,10 +112,14 @@ func (w *Watcher) register(found []events.Occurrence) {
 
 func convert(logs []evm.Log) []events.Log {
 	all := make([]events.Log, len(logs))
-	for i, l := range logs {
-		all[i] = events.Log{Contract: l.Contract, Topics: l.Topics, Data: l.Data, Tx: l.TxHash, Index: l.Index}
+	for i := range logs {
+		all[i] = converted(&logs[i])
 	}
 	return all
+}
+
+func converted(l *evm.Log) events.Log {
+	return events.Log{Contract: l.Contract, Topics: l.Topics, Data: l.Data, Tx: l.TxHash, Index: l.Index}
 }
 
 // header returns a final block that two endpoints have, or one if no other is configured.

@@ -188,22 +188,15 @@ func (l *lists) ask(ctx context.Context, endpoint string, q evm.LogQuery) ([]evm
 	return logs, err
 }
 
-// factories implements [events.Watched] for the logs of factories alone.
-type factories func(common.Address) bool
-
-func (f factories) Factory(a common.Address) bool { return f(a) }
-func (factories) Escrow(common.Address) bool      { return false }
-
 // created returns the escrows that logs create and that are not known yet, each once. They may have logs of the same blocks.
 func (l *lists) created(logs []evm.Log) (escrows []common.Address) {
-	of := slices.DeleteFunc(slices.Clone(logs), func(log evm.Log) bool { return !l.factory(log.Contract) })
-	if len(of) == 0 {
-		return nil
-	}
-	found, _ := l.set.Match(l.client.ChainID(), convert(of), factories(l.factory))
 	seen := map[common.Address]bool{}
-	for i := range found {
-		if escrow := found[i].Escrow; !l.known(escrow) && !seen[escrow] {
+	for i := range logs {
+		if !l.factory(logs[i].Contract) {
+			continue
+		}
+		log := converted(&logs[i])
+		if escrow, ok := l.set.Created(&log); ok && !l.known(escrow) && !seen[escrow] {
 			seen[escrow] = true
 			escrows = append(escrows, escrow)
 		}
