@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures Rollcall and its peers: etcd, a bare net/http client, plain Postgres and a bare geth. Prints a table and
-# writes build/bench.json.
+# Measures Rollcall and its peers: etcd, a bare net/http client, plain Postgres, a bare geth, and loops that read events. Prints a
+# table and writes build/bench.json.
 #
 #   scripts/bench.sh                    everything, about an hour; leave the machine alone meanwhile
 #   scripts/bench.sh --short            every section, small, in at most six minutes

@@ -1,9 +1,10 @@
-// Command bench measures Rollcall and its peers: an etcd cluster, a bare net/http client, plain Postgres, and a bare geth.
+// Command bench measures Rollcall and its peers: an etcd cluster, a bare net/http client, plain Postgres, a bare geth, and loops that
+// read events.
 // Servers run in their own processes, on loopback and the same disk. Contenders take turns, and the figures are medians
 // over the rounds.
 //
-// Without a subcommand it starts the processes, loads them, prints a table and writes JSON. The subcommand is the process
-// that health checks and webhooks are sent to.
+// Without a subcommand it starts the processes, loads them, prints a table and writes JSON. The subcommands are the process
+// that health checks and webhooks are sent to, and the topic of escrow events.
 package main
 
 import (
@@ -33,6 +34,9 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 3 && args[0] == "targets" {
 		return targets(ctx, args[1], args[2])
 	}
+	if len(args) == 3 && args[0] == "topic" {
+		return serveTopic(ctx, args[1], args[2])
+	}
 	return conduct(ctx, args)
 }
 
@@ -53,6 +57,7 @@ var sections = []struct {
 	{"allocate", allocation},
 	{"relay", relay},
 	{"relaypath", relayPath},
+	{"escrow", escrow},
 	{"memory", memory},
 }
 
@@ -80,6 +85,9 @@ type scale struct {
 	waiting      int // transactions that wait for a key while others are posted
 	paced        time.Duration
 	steady       time.Duration // in which memory may not grow
+	backfill     int           // events of as many escrows that an escrow monitor reads
+	escrows      []int         // that are watched while calls to nodes are counted
+	calling      time.Duration // in which they are counted
 	// confirmations is how many blocks, of a second each, make a transaction final. The relayer's default makes most of the short form's
 	// time a wait.
 	confirmations int
@@ -88,10 +96,10 @@ type scale struct {
 var (
 	fullScale = scale{rounds: 5, warm: time.Second, window: 4 * time.Second, kills: 20, calm: 5 * time.Minute,
 		checking: 40 * time.Second, services: 1_000_000, burst: 40_000, waiting: 100_000, paced: 20 * time.Second, steady: 10 * time.Minute,
-		confirmations: 12}
+		backfill: 100_000, escrows: []int{10_000, 100_000}, calling: 96 * time.Second, confirmations: 12}
 	shortScale = scale{short: true, rounds: 1, warm: 300 * time.Millisecond, window: time.Second, kills: 2, calm: 10 * time.Second,
 		checking: 8 * time.Second, services: 50_000, burst: 4_000, waiting: 10_000, paced: 4 * time.Second, steady: 25 * time.Second,
-		confirmations: 3}
+		backfill: 10_000, escrows: []int{10_000}, calling: 6 * time.Second, confirmations: 3}
 )
 
 func conduct(ctx context.Context, args []string) error {

@@ -15,13 +15,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
-// startGeth starts a node with its own chain on disk, that seals a block each second, and whose pool accepts everything.
-func (t *trial) startGeth(fund []common.Address) *chain.Node {
-	node := chain.Geth(t, chain.GethOptions{Accounts: 1, Args: []string{
+// startGeth starts a node with its own chain on disk, that seals a block each second, and whose pool accepts everything. args are further
+// ones of its command line.
+func (t *trial) startGeth(fund []common.Address, args ...string) *chain.Node {
+	node := chain.Geth(t, chain.GethOptions{Accounts: 1, Args: append([]string{
 		"--cache", "1024", "--dev.gaslimit", "1000000000",
 		"--txpool.accountslots", "100000", "--txpool.globalslots", "200000",
 		"--txpool.accountqueue", "100000", "--txpool.globalqueue", "200000",
-	}})
+	}, args...)})
 	node.Fund(chain.Ether(1_000_000), fund...)
 	return node
 }

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/procfs"
+
+	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testutil/proc"
+)
+
+const (
+	bareReadRow   = "bare loop: events queried by topic and copied"
+	documentsRow  = "documents' way: events of 10 blocks queried for 1,000 escrows at a time, each looked for and inserted"
+	backfillRow   = "escrow: events stored in a backfill"
+	drainRow      = "escrow: messages accepted by the topic from a backlog"
+	backfillMBRow = "escrow: memory in a backfill, at most"
+	sustainedRow  = "escrow: messages accepted by the topic while 6,000 events a second are mined"
+	openRow       = "escrow: events mined and not accepted by the topic meanwhile, at most in the second half"
+)
+
+const (
+	// sustainedRate is the number of events a second of which the topic must get most in time: a fifth more than the target.
+	sustainedRate = 6_000
+	// sustainedTarget is the number of messages a second that the topic must accept.
+	sustainedTarget = 5_000
+	// tagBlocks is how many blocks make the tag finalized of geth's development chain move.
+	tagBlocks = 32
+	// instances is how many share a chain while calls to nodes are counted.
+	instances = 3
+)
+
+// escrow measures escrow monitors with their Postgres, a topic and a node.
+func escrow(t *trial) {
+	c := t.startFactoryChain()
+	c.createAll(t, t.backfill)
+	last := c.head(t)
+	for range tagBlocks + 1 { // the blocks before are final
+		c.create(t, 1)
+	}
+	// Once, because it takes as long as many rounds of the others.
+	t.check(t.try(t.ctx, func(t *trial) {
+		p := c.startPeer(t)
+		p.measure(documentsRow, last, documentBlocks, p.documents())
+	}))
+	t.inRounds(
+		func(t *trial) {
+			p := c.startPeer(t)
+			p.measure(bareReadRow, last, bareBlocks, p.bare)
+		},
+		func(t *trial) { c.newMonitors(t, c.first, "1", c.nodes()).backfill(last) })
+	t.report(backfillRow, "/s").valueAtLeast(10_000)
+	stored := median(t.samples[backfillRow])
+	t.report(bareReadRow, "/s")
+	t.add(backfillRow+", beside the bare loop", stored, "/s").beside(bareReadRow, median(t.samples[bareReadRow])).atLeast(0.5)
+	t.report(documentsRow, "/s")
+	t.add(backfillRow+", beside the documents' way", stored, "/s").beside(documentsRow, median(t.samples[documentsRow])).atLeast(10)
+	for _, process := range backfillProcesses {
+		t.report(backfillCost(process), "µs")
+	}
+	t.report(backfillMBRow, "MB").valueAtMost(250)
+	t.report(drainRow, "/s")
+
+	for _, n := range t.escrows {
+		for _, transport := range []string{"HTTP", "WebSocket"} {
+			t.check(t.try(t.ctx, func(t *trial) { c.countCalls(t, n, transport) }))
+		}
+	}
+	t.check(t.try(t.ctx, c.sustained))
+}
+
+// backfillProcesses are those whose processor time a backfill measures.
+var backfillProcesses = []string{"instance", "Postgres", "geth"}
+
+func backfillCost(process string) string { return backfillRow + ": processor time each, " + process }
+
+// monitors are instances of one chain, their Postgres and their topic.
+type monitors struct {
+	t     *trial
+	chain *factoryChain
+	topic *topic
+	db    *pgserver.Server
+	conn  *pgx.Conn
+	env   []string
+	all   []*proc.Process
+}
+
+// newMonitors returns monitors of the chain from a block on, without an instance.
+func (c *factoryChain) newMonitors(t *trial, start uint64, finality string, nodes []string) *monitors {
+	m := &monitors{t: t, chain: c, topic: t.startTopic(), db: t.startPostgres()}
+	url := t.freshDatabase(m.db, "escrow")
+	m.conn = t.connect(url)
+	m.env = []string{
+		fmt.Sprint("CHAIN_ID=", chain.ChainID), "RPC_URL=" + strings.Join(nodes, ","), "FACTORY_ADDRESS=" + c.factory.Hex(),
+		fmt.Sprint("START_BLOCK=", start), "ESCROW_FINALITY=" + finality, "DATABASE_URL=" + url,
+		"PUBSUB_PROJECT_ID=" + topicProject, "PUBSUB_TOPIC_ID=" + topicID, "PUBSUB_EMULATOR_HOST=" + m.topic.emulator,
+	}
+	return m
+}
+
+// startInstance starts an instance like a user does. It does not wait for it.
+func (m *monitors) startInstance() *proc.Process {
+	listen := m.t.addresses(1)[0]
+	p := m.t.start(m.t.TempDir(), slices.Concat(m.env, []string{"ESCROW_LISTEN=" + listen, "INSTANCE_ID=" + listen}), "", m.t.rollcall, "escrow")
+	m.all = append(m.all, p)
+	return p
+}
+
+// storedLimit is how long a backfill may take.
+const storedLimit = 5 * time.Minute
+
+// awaitNumber waits until a query returns a number or more. Tables need not exist at first.
+func (m *monitors) awaitNumber(want uint64, query string) {
+	for began := time.Now(); ; m.t.pause(10 * time.Millisecond) {
+		var n uint64
+		err := m.conn.QueryRow(m.t.ctx, query).Scan(&n)
+		if err == nil && n >= want {
+			return
+		}
+		for _, p := range m.all {
+			m.t.check(p.Running())
+		}
+		if time.Since(began) > storedLimit {
+			m.t.Fatalf("%q is %d and not %d after %s: %v", query, n, want, storedLimit, err)
+		}
+	}
+}
+
+// number returns the result of a query of the monitors' database.
+func (m *monitors) number(query string) (n float64) {
+	m.t.check(m.conn.QueryRow(m.t.ctx, query).Scan(&n))
+	return n
+}
+
+// awaitStored waits until the events of a block are stored.
+func (m *monitors) awaitStored(block uint64) {
+	m.awaitNumber(block, "SELECT coalesce(max(cursor_number), 0) FROM escrow_chains")
+}
+
+// backfill measures an instance that finds the whole chain, from its start until the last block is stored, and then until all is published.
+func (m *monitors) backfill(last uint64) {
+	t := m.t
+	var p *proc.Process
+	began := time.Now()
+	used := t.processorTime(map[string]processor{
+		"instance": func() (time.Duration, error) {
+			if p == nil {
+				return 0, nil
+			}
+			return processorOf(p.PID())()
+		},
+		"Postgres": processorOf(m.db.PID()), "geth": processorOf(m.chain.node.PID()),
+	}, func() {
+		p = m.startInstance()
+		m.awaitStored(last)
+	})
+	stored := time.Now()
+	t.sample(backfillRow, float64(t.backfill)/stored.Sub(began).Seconds(), "/s")
+	t.sample(backfillMBRow, t.peak(p.PID())/1e6, "MB")
+	for _, process := range backfillProcesses {
+		t.sample(backfillCost(process), float64(used[process].Microseconds())/float64(t.backfill), "µs")
+	}
+	before := m.topic.published(t)
+	if n := m.number("SELECT count(*) FROM processed_events"); n < float64(t.backfill) {
+		t.Fatalf("%.0f of %d events are stored", n, t.backfill)
+	}
+	after := m.topic.await(t, t.backfill)
+	if before.Messages > t.backfill*3/4 { // too few were left for a measurement
+		before, stored = published{}, before.First
+	}
+	t.sample(drainRow, float64(after.Messages-before.Messages)/after.Last.Sub(stored).Seconds(), "/s")
+	m.ordered(after)
+}
+
+// ordered ends the trial unless the topic has each message once, in the order of its escrow.
+func (m *monitors) ordered(p published) {
+	if p.Disordered > 0 {
+		m.t.Fatalf("%d of %d messages did not follow the one before of their escrow", p.Disordered, p.Messages)
+	}
+}
+
+// peak returns the largest resident memory that a process had, in bytes.
+func (t *trial) peak(pid int) float64 {
+	p, err := procfs.NewProc(pid)
+	t.check(err)
+	status, err := p.NewStatus()
+	t.check(err)
+	return float64(status.VmHWM)
+}
+
+// sustained measures how many messages the topic accepts while more events are mined, and whether a backlog grows. Each escrow
+// has several events.
+func (c *factoryChain) sustained(t *trial) {
+	m := c.newMonitors(t, c.head(t), "1", c.nodes())
+	m.startInstance()
+	m.awaitNumber(1, "SELECT count(*) FROM relayer_instances")
+	seconds := int(t.paced.Seconds())
+	var open [2]float64 // events that are mined and not accepted, at most in each half
+	began := time.Now()
+	for second := range seconds {
+		c.emit(t, 0, sustainedRate)
+		half := &open[2*second/seconds]
+		for next := began.Add(time.Duration(second+1) * time.Second); time.Now().Before(next); t.pause(100 * time.Millisecond) {
+			*half = max(*half, float64((second+1)*sustainedRate-m.topic.published(t).Messages))
+		}
+	}
+	c.sealed(t)
+	c.create(t, 1) // the blocks before are final
+	got := m.topic.await(t, seconds*sustainedRate)
+	m.ordered(got)
+	t.add(sustainedRow, float64(got.Messages)/got.Last.Sub(got.First).Seconds(), "/s").valueAtLeast(sustainedTarget)
+	t.add(openRow, open[1], "").beside("in the first half", open[0]).atMost(1.5)
+}
+
+// callCount counts the calls to nodes.
+type callCount struct{ calls, polls atomic.Int64 }
+
+// see counts a call, and selects none.
+func (n *callCount) see(c proxy.Call) bool {
+	n.calls.Add(1)
+	switch c.Method {
+	case "eth_blockNumber", "eth_chainId":
+		n.polls.Add(1)
+	case "eth_getBlockByNumber":
+		if !bytes.HasPrefix(c.Params, []byte(`["0x`)) { // by tag
+			n.polls.Add(1)
+		}
+	}
+	return false
+}
+
+// countCalls counts the calls of all instances for each block while a block with an event comes each second.
+func (c *factoryChain) countCalls(t *trial, escrows int, transport string) {
+	var count callCount
+	nodes := make([]string, 2)
+	for i := range nodes {
+		p, err := proxy.Open(proxy.Config{HTTP: c.node.URL(), WS: c.node.WSURL()})
+		t.check(err)
+		t.Cleanup(func() { p.Close() })
+		p.SetRules(proxy.Rule{Name: "count", When: count.see})
+		if nodes[i] = p.URL(); transport == "WebSocket" {
+			nodes[i] = p.WSURL()
+		}
+	}
+	m := c.newMonitors(t, c.first+uint64(t.backfill-escrows)/perTransaction, "finalized", nodes)
+	for range instances {
+		m.startInstance()
+	}
+	m.awaitNumber(instances, "SELECT count(*) FROM relayer_instances")
+	m.awaitNumber(uint64(escrows), "SELECT count(*) FROM escrow_accounts")
+	m.topic.await(t, escrows)
+	calls, polls := count.calls.Load(), count.polls.Load()
+	blocks := int(t.calling.Seconds())
+	for began, n := time.Now(), 1; n <= blocks; n++ {
+		c.create(t, 1)
+		t.pause(time.Until(began.Add(time.Duration(n) * time.Second)))
+	}
+	what := fmt.Sprintf("escrow: %d instances, %d escrows, finalized, %s: ", instances, escrows, transport)
+	perBlock := func(now, before int64) float64 { return float64(now-before) / float64(blocks) }
+	t.add(what+"calls to nodes for each block", perBlock(count.calls.Load(), calls), "").valueAtMost(1)
+	t.add(what+"polls for each block", perBlock(count.polls.Load(), polls), "").valueAtMost(map[string]float64{"HTTP": 1.2, "WebSocket": 0}[transport])
+	most := 0.0
+	for _, p := range m.all {
+		most = max(most, t.resident(p.PID()))
+	}
+	t.add(what+"memory of the largest", most/1e6, "MB").valueAtMost(150)
+}
