@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,6 +35,8 @@ const (
 	sustainedTarget = 5_000
 	// tagBlocks is how many blocks make the tag finalized of geth's development chain move.
 	tagBlocks = 32
+	// nextFinal is a setting: a block is final with the next one.
+	nextFinal = "ESCROW_FINALITY=1"
 	// instances is how many share a chain while calls to nodes are counted.
 	instances = 3
 )
@@ -56,7 +59,7 @@ func escrow(t *trial) {
 			p := c.startPeer(t)
 			p.measure(bareReadRow, last, bareBlocks, p.bare)
 		},
-		func(t *trial) { c.newMonitors(t, c.first, "1", c.nodes()).backfill(last) })
+		func(t *trial) { c.newMonitors(t, c.first, c.nodes(), nextFinal).backfill(last) })
 	t.report(backfillRow, "/s").valueAtLeast(10_000)
 	stored := median(t.samples[backfillRow])
 	t.report(bareReadRow, "/s")
@@ -70,8 +73,10 @@ func escrow(t *trial) {
 	t.report(drainRow, "/s")
 
 	for _, n := range t.escrows {
-		for _, transport := range []string{"HTTP", "WebSocket"} {
-			t.check(t.try(t.ctx, func(t *trial) { c.countCalls(t, n, transport) }))
+		for _, delivery := range []string{"finalized", "instant"} {
+			for _, transport := range []string{"HTTP", "WebSocket"} {
+				t.check(t.try(t.ctx, func(t *trial) { c.watched(t, n, delivery, transport) }))
+			}
 		}
 	}
 	t.check(t.try(t.ctx, c.sustained))
@@ -93,16 +98,15 @@ type monitors struct {
 	all   []*proc.Process
 }
 
-// newMonitors returns monitors of the chain from a block on, without an instance.
-func (c *factoryChain) newMonitors(t *trial, start uint64, finality string, nodes []string) *monitors {
+// newMonitors returns monitors of the chain from a block on, without an instance. settings are further ones.
+func (c *factoryChain) newMonitors(t *trial, start uint64, nodes []string, settings ...string) *monitors {
 	m := &monitors{t: t, chain: c, topic: t.startTopic(), db: t.startPostgres()}
 	url := t.freshDatabase(m.db, "escrow")
 	m.conn = t.connect(url)
-	m.env = []string{
-		fmt.Sprint("CHAIN_ID=", chain.ChainID), "RPC_URL=" + strings.Join(nodes, ","), "FACTORY_ADDRESS=" + c.factory.Hex(),
-		fmt.Sprint("START_BLOCK=", start), "ESCROW_FINALITY=" + finality, "DATABASE_URL=" + url,
-		"PUBSUB_PROJECT_ID=" + topicProject, "PUBSUB_TOPIC_ID=" + topicID, "PUBSUB_EMULATOR_HOST=" + m.topic.emulator,
-	}
+	m.env = append(settings,
+		fmt.Sprint("CHAIN_ID=", chain.ChainID), "RPC_URL="+strings.Join(nodes, ","), "FACTORY_ADDRESS="+c.factory.Hex(),
+		fmt.Sprint("START_BLOCK=", start), "DATABASE_URL="+url,
+		"PUBSUB_PROJECT_ID="+topicProject, "PUBSUB_TOPIC_ID="+topicID, "PUBSUB_EMULATOR_HOST="+m.topic.emulator)
 	return m
 }
 
@@ -199,7 +203,7 @@ func (t *trial) peak(pid int) float64 {
 // sustained measures how many messages the topic accepts while more events are mined, and whether a backlog grows. Each escrow
 // has several events.
 func (c *factoryChain) sustained(t *trial) {
-	m := c.newMonitors(t, c.head(t), "1", c.nodes())
+	m := c.newMonitors(t, c.head(t), c.nodes(), nextFinal)
 	m.startInstance()
 	m.awaitNumber(1, "SELECT count(*) FROM relayer_instances")
 	seconds := int(t.paced.Seconds())
@@ -237,8 +241,15 @@ func (n *callCount) see(c proxy.Call) bool {
 	return false
 }
 
-// countCalls counts the calls of all instances for each block while a block with an event comes each second.
-func (c *factoryChain) countCalls(t *trial, escrows int, transport string) {
+// deliveryCalls is how many calls of all instances a block may take, by delivery.
+var deliveryCalls = map[string]float64{"finalized": 1, "instant": 3}
+
+// transportPolls is how many of them may be polls.
+var transportPolls = map[string]float64{"HTTP": 1.2, "WebSocket": 0}
+
+// watched counts the calls of all instances for each block while a block with an event comes each second, and measures how soon the
+// topic has its message.
+func (c *factoryChain) watched(t *trial, escrows int, delivery, transport string) {
 	var count callCount
 	nodes := make([]string, 2)
 	for i := range nodes {
@@ -250,26 +261,54 @@ func (c *factoryChain) countCalls(t *trial, escrows int, transport string) {
 			nodes[i] = p.WSURL()
 		}
 	}
-	m := c.newMonitors(t, c.first+uint64(t.backfill-escrows)/perTransaction, "finalized", nodes)
+	m := c.newMonitors(t, c.first+uint64(t.backfill-escrows)/perTransaction, nodes, "ESCROW_DELIVERY="+delivery)
 	for range instances {
 		m.startInstance()
 	}
 	m.awaitNumber(instances, "SELECT count(*) FROM relayer_instances")
 	m.awaitNumber(uint64(escrows), "SELECT count(*) FROM escrow_accounts")
 	m.topic.await(t, escrows)
+	heads := c.subscribe(t)
 	calls, polls := count.calls.Load(), count.polls.Load()
 	blocks := int(t.calling.Seconds())
 	for began, n := time.Now(), 1; n <= blocks; n++ {
 		c.create(t, 1)
 		t.pause(time.Until(began.Add(time.Duration(n) * time.Second)))
 	}
-	what := fmt.Sprintf("escrow: %d instances, %d escrows, finalized, %s: ", instances, escrows, transport)
+	what := fmt.Sprintf("escrow: %d instances, %d escrows, %s, %s: ", instances, escrows, delivery, transport)
 	perBlock := func(now, before int64) float64 { return float64(now-before) / float64(blocks) }
-	t.add(what+"calls to nodes for each block", perBlock(count.calls.Load(), calls), "").valueAtMost(1)
-	t.add(what+"polls for each block", perBlock(count.polls.Load(), polls), "").valueAtMost(map[string]float64{"HTTP": 1.2, "WebSocket": 0}[transport])
+	t.add(what+"calls to nodes for each block", perBlock(count.calls.Load(), calls), "").valueAtMost(deliveryCalls[delivery])
+	t.add(what+"polls for each block", perBlock(count.polls.Load(), polls), "").valueAtMost(transportPolls[transport])
 	most := 0.0
 	for _, p := range m.all {
 		most = max(most, t.resident(p.PID()))
 	}
 	t.add(what+"memory of the largest", most/1e6, "MB").valueAtMost(150)
+	if delivery == "instant" {
+		m.delay(what, transport, heads())
+	}
+}
+
+// delay reports the time from a block's announcement until the topic accepts its message.
+func (m *monitors) delay(what, transport string, announced map[uint64]time.Time) {
+	t, took := m.t, newLatencies()
+	var pending map[uint64]time.Time
+	t.until(minedLimit, func(context.Context) error {
+		pending = m.topic.published(t).Pending
+		for number := range announced {
+			if _, ok := pending[number]; !ok {
+				return fmt.Errorf("block %d has no message", number)
+			}
+		}
+		return nil
+	})
+	for number, at := range announced {
+		took.add(pending[number].Sub(at))
+	}
+	for _, q := range []float64{0.5, 0.99} {
+		r := t.add(fmt.Sprintf("%sblock to message, p%g", what, 100*q), ms(took.quantile(q)), "ms")
+		if transport == "WebSocket" {
+			r.valueAtMost(map[float64]float64{0.5: 50, 0.99: 500}[q])
+		}
+	}
 }

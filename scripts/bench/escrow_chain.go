@@ -11,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/jackc/pgx/v5"
 
@@ -108,6 +109,33 @@ func (c *factoryChain) emit(t *trial, from, n int) {
 	t.check(c.node.Client().Client().BatchCallContext(t.ctx, batch))
 	for _, tx := range batch {
 		t.check(tx.Error)
+	}
+}
+
+// subscribe returns a function that returns when each block since was announced, by its number.
+func (c *factoryChain) subscribe(t *trial) func() map[uint64]time.Time {
+	client, err := ethclient.DialContext(t.ctx, c.node.WSURL())
+	t.check(err)
+	heads := make(chan *types.Header)
+	sub, err := client.SubscribeNewHead(t.ctx, heads)
+	t.check(err)
+	announced, done := make(map[uint64]time.Time), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case h := <-heads:
+				announced[h.Number.Uint64()] = time.Now()
+			case <-sub.Err():
+				return
+			}
+		}
+	}()
+	t.Cleanup(client.Close)
+	return func() map[uint64]time.Time {
+		sub.Unsubscribe()
+		<-done
+		return announced
 	}
 }
 

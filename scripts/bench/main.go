@@ -87,7 +87,7 @@ type scale struct {
 	steady       time.Duration // in which memory may not grow
 	backfill     int           // events of as many escrows that an escrow monitor reads
 	escrows      []int         // that are watched while calls to nodes are counted
-	calling      time.Duration // in which they are counted
+	calling      time.Duration // in which they are counted, of a block a second
 	// confirmations is how many blocks, of a second each, make a transaction final. The relayer's default makes most of the short form's
 	// time a wait.
 	confirmations int
@@ -99,7 +99,7 @@ var (
 		backfill: 100_000, escrows: []int{10_000, 100_000}, calling: 96 * time.Second, confirmations: 12}
 	shortScale = scale{short: true, rounds: 1, warm: 300 * time.Millisecond, window: time.Second, kills: 2, calm: 10 * time.Second,
 		checking: 8 * time.Second, services: 50_000, burst: 4_000, waiting: 10_000, paced: 4 * time.Second, steady: 25 * time.Second,
-		backfill: 10_000, escrows: []int{10_000}, calling: 6 * time.Second, confirmations: 3}
+		backfill: 10_000, escrows: []int{10_000}, calling: 4 * time.Second, confirmations: 3}
 )
 
 func conduct(ctx context.Context, args []string) error {

@@ -38,6 +38,8 @@ type published struct {
 	// Disordered are those whose sequence is not the next one of their escrow.
 	Disordered  int
 	First, Last time.Time
+	// Pending is when the first pending message of each block came, by the block's number.
+	Pending map[uint64]time.Time
 }
 
 // published returns what was accepted.
@@ -84,13 +86,28 @@ func (r *topicRecord) React(req any) (handled bool, ret any, err error) {
 			r.seen.Disordered++
 		}
 		r.sequence[m.GetOrderingKey()] = sequence
+		if m.GetAttributes()["status"] == "pending" {
+			r.pending(m.GetData(), now)
+		}
 	}
 	return false, nil, nil
 }
 
+func (r *topicRecord) pending(data []byte, at time.Time) {
+	var message struct {
+		Block uint64 `json:"block_number"`
+	}
+	if err := json.Unmarshal(data, &message); err != nil {
+		return // its block has no message, which is found later
+	}
+	if _, again := r.seen.Pending[message.Block]; !again {
+		r.seen.Pending[message.Block] = at
+	}
+}
+
 // serveTopic serves a topic, and its record.
 func serveTopic(ctx context.Context, emulator, control string) error {
-	record := &topicRecord{sequence: make(map[string]int64)}
+	record := &topicRecord{sequence: make(map[string]int64), seen: published{Pending: make(map[uint64]time.Time)}}
 	server := pstest.NewServerWithAddress(emulator, pstest.ServerReactorOption{FuncName: "Publish", Reactor: record})
 	defer server.Close()
 	name := fmt.Sprintf("projects/%s/topics/%s", topicProject, topicID)
