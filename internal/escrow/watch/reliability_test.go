@@ -36,7 +36,7 @@ func (w *world) awaitStrikes(name string, n uint64) {
 	require.Eventually(w.t, func() bool {
 		var struck uint64
 		for _, p := range w.proxies {
-			struck += uint64(p.Injected()[name])
+			struck += p.Injected()[name]
 		}
 		return struck >= n
 	}, patience, time.Millisecond)
