@@ -56,7 +56,7 @@
 //	E13  Repetition. A message is sent once. After a death or a lost answer it is sent again with the same content, before the next one.
 //	     publish.TestPublisher_AnswersLost_RepeatsIdentically
 //	     crashtest.TestScenarioA_LeaderDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
-//	     crashtest.TestInstance_PausedWhileItPublishes_RepeatsNothing crashtest.TestScenarioB_FollowerDies crashtest.TestScenarioC_DatabaseLost
+//	     crashtest.TestScenarioB_FollowerDies crashtest.TestScenarioC_DatabaseLost
 //	E14  Refusal. A message that the topic refuses for good holds back its escrow until an operator acts, and no other escrow.
 //	     publish.TestPublisher_RefusedForGood_HoldsBackItsEscrow
 //	E15  Independence. A process whose endpoints, topic or database are away gives back what it has, and others go on.

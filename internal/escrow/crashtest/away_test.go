@@ -9,50 +9,33 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// refuse returns a fault of an instance's nodes that refuses one method.
-func refuse(method string) func(*proxy.Proxy) {
-	return func(p *proxy.Proxy) {
-		p.SetRules(proxy.Rule{Name: method, Methods: []string{method}, Fault: proxy.Fault{Kind: proxy.Refuse}})
-	}
-}
-
-// nodeFaults are faults of an instance's nodes.
-func nodeFaults() map[string]func(*proxy.Proxy) {
-	return map[string]func(*proxy.Proxy){
-		"away":                       func(p *proxy.Proxy) { p.SetDown(true) },
-		"eth_getLogs fails":          refuse("eth_getLogs"),
-		"eth_getBlockByNumber fails": refuse("eth_getBlockByNumber"),
-	}
-}
-
 // E2, E15: the nodes of the instance that reads the chain are away, or fail one method. Another one, whose nodes are well, stores the next
 // block.
 func TestInstance_ItsNodesFail_LeaseMoves(t *testing.T) {
 	w := setup(t)
-	w.failNodes(1)
+	w.failNodes("all", "eth_getLogs")
 }
 
-func (w *world) failNodes(rounds int) {
+// failNodes makes the nodes of the instance that reads the chain fail one method after the other; "all" for all.
+func (w *world) failNodes(methods ...string) {
 	w.t.Helper()
 	w.three()
 	l := w.load()
 	var took []time.Duration
-	for range rounds {
-		for name, fail := range nodeFaults() {
-			leader := w.leader()
-			one := w.takeover(func() {
-				for _, p := range leader.nodes {
-					fail(p)
-				}
-			})
-			w.t.Logf("%s: %v", name, one.Round(time.Millisecond))
-			took = append(took, one)
-			require.NotEqual(w.t, leader, w.leader(), name)
-			leader.runs()
+	for _, method := range methods {
+		leader := w.leader()
+		one := w.takeover(leader, func() {
 			for _, p := range leader.nodes {
-				p.SetRules()
-				p.SetDown(false)
+				p.SetDown(method == "all")
+				p.SetRules(proxy.Rule{Name: method, Methods: []string{method}, Fault: proxy.Fault{Kind: proxy.Refuse}})
 			}
+		})
+		w.t.Logf("%s: %v", method, one.Round(time.Millisecond))
+		took = append(took, one)
+		leader.runs()
+		for _, p := range leader.nodes {
+			p.SetDown(false)
+			p.SetRules()
 		}
 	}
 	l.stop()
@@ -73,7 +56,7 @@ func TestInstance_ItsTopicOrDatabaseIsAway_OthersGoOn(t *testing.T) {
 	require.Equal(t, leader, w.leader())
 	leader.topic.open()
 
-	took := w.takeover(func() { leader.database.SetDown(true) })
+	took := w.takeover(leader, func() { leader.database.SetDown(true) })
 	w.others(l, leader)
 	leader.runs()
 	leader.database.SetDown(false)

@@ -36,7 +36,9 @@ func (w *world) load() *load {
 		l.work.Go(func() {
 			for number := 0; !l.ended.Load() && w.t.Context().Err() == nil; number++ {
 				if err := w.settle(payer, number); err != nil {
-					w.t.Errorf("settle an escrow: %v", err)
+					if w.t.Context().Err() == nil {
+						w.t.Errorf("settle an escrow: %v", err)
+					}
 					return
 				}
 				l.settled.Add(1)

@@ -2,6 +2,7 @@ package crashtest
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,25 +19,34 @@ func TestScenarioA_LeaderDies(t *testing.T) {
 	w.inTurn(1, "a kill", w.kill)
 }
 
-// E2, E13: an instance that only publishes dies, with messages whose answers it does not have. The instance that reads the chain stays, and
-// the others publish what the dead one had claimed.
+// E2, E13: an instance that only publishes dies, and another one is paused, each without an answer of the topic for messages that it has sent.
+// The instance that reads the chain stays, and repeats them once. The paused one wakes, and does not repeat them once more.
 func TestScenarioB_FollowerDies(t *testing.T) {
 	w := setup(t)
 	w.three()
 	l := w.load()
-	before := w.chain()
-	follower := w.followers()[0]
-	follower.topic.withhold()
-	w.await(func() bool { return follower.topic.unanswered() > 0 }, "%s publishes nothing", follower.name)
-	follower.process.Kill()
-	unanswered := follower.topic.unanswered()
+	before, followers := w.chain(), w.followers()
+	dies, pauses := followers[0], followers[1]
+	for _, m := range followers {
+		m.topic.withhold()
+		w.await(func() bool { return m.topic.unanswered() > 0 }, "%s publishes nothing", m.name)
+		if m == dies {
+			m.process.Kill()
+		} else {
+			require.NoError(t, m.process.Freeze())
+		}
+	}
 	w.inFlight = w.claimed()
-	follower.topic.answer()
+	dies.topic.answer()
+	w.await(func() bool {
+		_, repeated := w.received()
+		return repeated >= dies.topic.unanswered()+pauses.topic.unanswered()
+	}, "what was in flight is not repeated")
+	require.NoError(t, pauses.process.Signal(syscall.SIGCONT))
+	pauses.topic.answer()
 	l.further(payers)
 	l.stop()
 	w.check()
-	_, repeated := w.received()
-	require.GreaterOrEqual(t, repeated, unanswered, "what was in flight is sent again")
 	after := w.chain()
 	require.Equal(t, before.Epoch, after.Epoch)
 	require.Equal(t, before.Holder, after.Holder)
@@ -52,7 +62,6 @@ func TestScenarioC_DatabaseLost(t *testing.T) {
 	l.further(payers)
 	// What the topic has accepted since may be sent again: Postgres does not wait for the disk with results.
 	since := time.Now().Add(-5 * time.Second)
-	before := len(w.topic.all())
 	server.Kill()
 	l.further(payers)
 	server.Restart()
@@ -60,7 +69,6 @@ func TestScenarioC_DatabaseLost(t *testing.T) {
 	w.inFlight = w.topic.since(since)
 	stored := w.chain().Cursor
 	w.await(func() bool { return w.chain().Cursor > stored }, "no block is stored")
-	require.GreaterOrEqual(t, len(w.topic.all()), before)
 	for _, m := range w.members {
 		m.runs()
 	}
@@ -89,7 +97,6 @@ func TestScenarioD_Rebalancing(t *testing.T) {
 		if i < len(old) {
 			old[i].stop()
 		}
-		l.further(2)
 	}
 	l.stop()
 	w.check()

@@ -29,7 +29,9 @@ func TestSoakStopped(t *testing.T) {
 	var handed []time.Duration
 	for range 40 {
 		l.further(2)
-		handed = append(handed, w.handOver(w.leader()))
+		leader := w.leader()
+		handed = append(handed, w.handOver(leader))
+		leader.restart()
 	}
 	l.stop()
 	w.check()
@@ -39,5 +41,9 @@ func TestSoakStopped(t *testing.T) {
 func TestSoakNodesFail(t *testing.T) {
 	w := setup(t)
 	w.limits = promised
-	w.failNodes(6)
+	var methods []string
+	for range 6 {
+		methods = append(methods, "all", "eth_getLogs", "eth_getBlockByNumber")
+	}
+	w.failNodes(methods...)
 }
