@@ -218,6 +218,26 @@ func TestConfirm_Limits_AllLogs(t *testing.T) {
 }
 
 // Refusals narrow the queries of the endpoint that refuses, and answers widen them again.
+func TestResize_Step_FollowsTheLogs(t *testing.T) {
+	t.Parallel()
+	w := Watcher{span: firstBlocks}
+	for _, step := range []struct {
+		blocks uint64
+		logs   int
+		next   uint64
+	}{
+		{100, 0, 200}, {200, rangeLogs / 2, 400}, {400, rangeLogs/2 + 1, 400}, {30, 0, 400}, // 30: the chain had no more
+		{400, 2 * rangeLogs, 200}, {200, 1_000 * rangeLogs, 1}, {1, 1, 2}, {2, rangeLogs, 2},
+	} {
+		w.resize(step.blocks, step.logs)
+		require.Equal(t, step.next, w.span, "%+v", step)
+	}
+	for range 20 {
+		w.resize(w.span, 0)
+	}
+	require.Equal(t, uint64(rangeBlocks), w.span)
+}
+
 func TestLists_Span_FollowsTheAnswers(t *testing.T) {
 	t.Parallel()
 	l := &lists{}

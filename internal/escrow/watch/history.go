@@ -11,8 +11,12 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 )
 
-// rangeBlocks is how many blocks a step reads at most.
-const rangeBlocks = 10_000
+const (
+	// rangeBlocks is how many blocks a step reads at most, and firstBlocks how many the first one of a process does.
+	rangeBlocks, firstBlocks = 10_000, 100
+	// rangeLogs is how many events a step should have at most: each takes some kilobytes until it is stored.
+	rangeLogs = 5_000
+)
 
 // catchUp stores the events up to the final block, in ranges. The cursor is before it and on the chain.
 func (w *Watcher) catchUp(ctx context.Context, final events.Block) error {
@@ -21,7 +25,7 @@ func (w *Watcher) catchUp(ctx context.Context, final events.Block) error {
 		if from > final.Number {
 			break
 		}
-		if err := w.step(ctx, from, min(from+rangeBlocks-1, final.Number), final); err != nil {
+		if err := w.step(ctx, from, min(from+w.span-1, final.Number), final); err != nil {
 			return err
 		}
 		if err := w.renew(ctx); err != nil {
@@ -37,6 +41,7 @@ func (w *Watcher) step(ctx context.Context, from, to uint64, final events.Block)
 	if err != nil {
 		return err
 	}
+	w.resize(to-from+1, len(logs))
 	step := store.Step{Epoch: w.lease.Epoch(), From: w.chain.Cursor, Final: final, Count: to - from + 1}
 	for len(logs) > 0 {
 		number := logs[0].BlockNumber
@@ -67,6 +72,16 @@ func (w *Watcher) step(ctx context.Context, from, to uint64, final events.Block)
 	}
 	w.blocks = []events.Block{step.To}
 	return nil
+}
+
+// resize sets the number of blocks of the next step by a step that had some logs.
+func (w *Watcher) resize(blocks uint64, logs int) {
+	switch {
+	case logs > rangeLogs:
+		w.span = max(1, blocks*rangeLogs/uint64(logs))
+	case logs <= rangeLogs/2 && blocks >= w.span: // the chain may have had no more blocks
+		w.span = min(2*w.span, rangeBlocks)
+	}
 }
 
 // blockOfLogs returns the block of confirmed logs. Its header is read only if they do not have its time. The parent of a final block is not

@@ -63,6 +63,7 @@ type Watcher struct {
 	claimed    time.Time // when the lease was last claimed or renewed
 	chain      store.Chain
 	blocks     []events.Block       // that are stored: a final one, and those after it
+	span       uint64               // blocks of the next step of the history
 	violations int                  // rounds in a row in which all endpoints contradicted the final block
 	excluded   map[string]time.Time // when endpoints were excluded
 	looks      int                  // for a new final block
@@ -92,7 +93,7 @@ func New(cfg Config) *Watcher {
 	// A process that restarts under the same name is another holder: its former one may still be running.
 	holder := cmp.Or(cfg.Instance, "watcher") + "/" + uuid.NewString()
 	w := &Watcher{
-		cfg: cfg, log: cfg.Logger.With("component", "watcher"),
+		cfg: cfg, log: cfg.Logger.With("component", "watcher"), span: firstBlocks,
 		lease: lease.New(lease.Config{Row: cfg.Store.WatcherLease(), Holder: holder, Interval: cfg.Interval}),
 	}
 	w.confirm = &confirmer{
