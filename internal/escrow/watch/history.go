@@ -18,14 +18,20 @@ const (
 	rangeLogs = 5_000
 )
 
-// catchUp stores the events up to the final block, in ranges. The cursor is before it and on the chain.
+// catchUp stores the events up to the final block, in ranges. The cursor is before it and on the chain. While a range is stored, the next
+// one is read.
 func (w *Watcher) catchUp(ctx context.Context, final events.Block) error {
+	var next *reading
+	defer func() { next.stop() }()
 	for ctx.Err() == nil {
-		from := max(w.chain.StartBlock, w.chain.Cursor.Number+1)
-		if from > final.Number {
+		if next == nil {
+			next = w.startReading(ctx, max(w.chain.StartBlock, w.chain.Cursor.Number+1), final)
+		}
+		if next == nil {
 			break
 		}
-		if err := w.step(ctx, from, min(from+w.span-1, final.Number), final); err != nil {
+		var err error
+		if next, err = w.step(ctx, next, final); err != nil {
 			return err
 		}
 		if err := w.renew(ctx); err != nil {
@@ -35,12 +41,13 @@ func (w *Watcher) catchUp(ctx context.Context, final events.Block) error {
 	return ctx.Err()
 }
 
-// step reads a range of final blocks and stores it.
-func (w *Watcher) step(ctx context.Context, from, to uint64, final events.Block) error {
-	logs, err := w.read(ctx, from, to)
+// step stores a range of final blocks. It returns the range after it, which is being read, or nil if there is none.
+func (w *Watcher) step(ctx context.Context, r *reading, final events.Block) (next *reading, err error) {
+	logs, err := w.await(ctx, r)
 	if err != nil {
-		return err
+		return r, err
 	}
+	from, to := r.from, r.to
 	w.resize(to-from+1, len(logs))
 	step := store.Step{Epoch: w.lease.Epoch(), From: w.chain.Cursor, Final: final, Count: to - from + 1}
 	for len(logs) > 0 {
@@ -53,25 +60,26 @@ func (w *Watcher) step(ctx context.Context, from, to uint64, final events.Block)
 		}
 		b, err := w.blockOfLogs(ctx, of)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		step.Blocks = append(step.Blocks, store.Read{Block: b, Found: found, Parked: parked})
 		w.register(found)
 	}
 	if step.To, err = w.header(ctx, to); err != nil {
-		return err
+		return nil, err
 	}
 	if n := len(step.Blocks); n > 0 && step.Blocks[n-1].Number == to {
 		if last := step.Blocks[n-1]; last.Hash != step.To.Hash {
-			return fmt.Errorf("block %d: %w: its logs are of %s, its header of %s", to, errUnconfirmed, last.Hash, step.To.Hash)
+			return nil, fmt.Errorf("block %d: %w: its logs are of %s, its header of %s", to, errUnconfirmed, last.Hash, step.To.Hash)
 		}
 		step.Blocks[n-1].Block = step.To // with its parent
 	}
+	next = w.startReading(ctx, to+1, final) // it needs the escrows that this range creates
 	if err := w.commit(ctx, step); err != nil {
-		return err
+		return next, err
 	}
 	w.blocks = []events.Block{step.To}
-	return nil
+	return next, nil
 }
 
 // resize sets the number of blocks of the next step by a step that had some logs.

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"math/big"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -246,6 +248,49 @@ func TestWatcher_StepLongerThanTheLease_KeepsIt(t *testing.T) {
 	require.Greater(t, time.Duration(upto)*300*time.Millisecond, 6*time.Second, "the lease takes five")
 	m.start()
 	m.start()
+	m.awaitCursor(upto)
+	m.requireChain(upto)
+}
+
+// While a range is stored, the next one is read.
+func TestWatcher_StepIsBeingStored_ReadsTheNext(t *testing.T) {
+	t.Parallel()
+	m := newMonitor(t, 2)
+	for range firstBlocks {
+		m.chain.Commit()
+	}
+	m.settle(2)
+	asked := make(chan struct{})
+	report := sync.OnceFunc(func() { close(asked) })
+	for _, p := range m.proxies {
+		p.SetRules(proxy.Rule{Methods: []string{logsMethod}, When: func(c proxy.Call) bool {
+			if proxy.Asks(hexutil.EncodeUint64(firstBlocks + 1))(c) {
+				report()
+			}
+			return false
+		}})
+	}
+	conn, err := m.db.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	lock := rand.Int64()
+	for _, sql := range []string{
+		"SELECT pg_advisory_lock(%d)",
+		"CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(%d); RETURN NULL; END'",
+		"CREATE TRIGGER wait AFTER INSERT ON escrow_blocks FOR EACH STATEMENT EXECUTE FUNCTION wait_for_the_test() -- %d",
+	} {
+		_, err := conn.Exec(t.Context(), fmt.Sprintf(sql, lock))
+		require.NoError(t, err)
+	}
+	m.start()
+	select {
+	case <-asked:
+	case <-time.After(patience):
+		require.FailNow(t, "the next range is not read before the first one is stored")
+	}
+	_, err = conn.Exec(t.Context(), fmt.Sprintf("SELECT pg_advisory_unlock(%d)", lock))
+	require.NoError(t, err)
+	upto := m.head() - 3
 	m.awaitCursor(upto)
 	m.requireChain(upto)
 }
