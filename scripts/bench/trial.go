@@ -52,6 +52,9 @@ func (t *trial) end() {
 func (t *trial) Helper()          {}
 func (t *trial) Cleanup(f func()) { t.ends = append(t.ends, f) }
 
+// Logf reports a problem that ends nothing.
+func (t *trial) Logf(format string, args ...any) { progress(format, args...) }
+
 // Fatalf ends the trial with an error.
 func (t *trial) Fatalf(format string, args ...any) {
 	t.err = errors.Join(t.err, fmt.Errorf(format, args...))
