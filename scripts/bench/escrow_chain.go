@@ -126,7 +126,10 @@ func (c *factoryChain) subscribe(t *trial) func() map[uint64]time.Time {
 			select {
 			case h := <-heads:
 				announced[h.Number.Uint64()] = time.Now()
-			case <-sub.Err():
+			case err := <-sub.Err():
+				if err != nil { // nil at the end
+					progress("escrow: heads: %v", err)
+				}
 				return
 			}
 		}

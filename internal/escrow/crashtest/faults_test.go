@@ -16,11 +16,8 @@ import (
 // limits are those of a takeover, from the fault to the next stored block, and of a hand-over, from the signal to the free lease.
 type limits struct{ median, worst, handOver time.Duration }
 
-var (
-	promised = limits{10 * time.Second, 15 * time.Second, time.Second}
-	// patient is for machines that are busy with other tests. A lease that is not handed over expires after more than four seconds.
-	patient = limits{50 * time.Second, 75 * time.Second, 3 * time.Second}
-)
+// patient is for machines that are busy with other tests. A lease that is not handed over expires after more than four seconds.
+var patient = limits{50 * time.Second, 75 * time.Second, 3 * time.Second}
 
 // report logs measured times, and returns the median and the worst.
 func (w *world) report(kind string, all []time.Duration) (median, worst time.Duration) {

@@ -20,7 +20,7 @@ func TestScenarioA_LeaderDies(t *testing.T) {
 }
 
 // E2, E13: an instance that only publishes dies, and another one is paused, each without an answer of the topic for messages that it has sent.
-// The instance that reads the chain stays, and repeats them once. The paused one wakes, and does not repeat them once more.
+// The instance that reads the chain stays, and repeats them once. The paused one wakes, and does not repeat them a second time.
 func TestScenarioB_FollowerDies(t *testing.T) {
 	w := setup(t)
 	w.three()
@@ -60,7 +60,7 @@ func TestScenarioC_DatabaseLost(t *testing.T) {
 	w.three()
 	l := w.load()
 	l.further(payers)
-	// What the topic has accepted since may be sent again: Postgres does not wait for the disk with results.
+	// Messages that the topic has accepted since may be repeated: Postgres does not wait for the disk with results.
 	since := time.Now().Add(-5 * time.Second)
 	server.Kill()
 	l.further(payers)

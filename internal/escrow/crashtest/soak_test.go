@@ -9,6 +9,8 @@ import (
 
 // The full form of the claim: many faults, and the limits as they are promised.
 
+var promised = limits{10 * time.Second, 15 * time.Second, time.Second}
+
 func TestSoakKilled(t *testing.T) {
 	w := setup(t)
 	w.limits = promised
