@@ -145,7 +145,10 @@ func (d *Dispatcher) mark(ctx context.Context) (entries []sending, more bool, er
 	if !d.table.ClaimsWaitForDisk {
 		batch.Queue(sqlNoWait)
 	}
-	d.queueDiscover(&batch, &d.lanes, &found)
+	discovers := d.lanes.discovers(begin)
+	if discovers {
+		d.queueDiscover(&batch, &d.lanes, &found)
+	}
 	want := d.lanes.demand(chunk, begin, func(string) int { return chunk })
 	var picked, blocked int
 	if len(want.lanes) > 0 {
@@ -168,8 +171,8 @@ func (d *Dispatcher) mark(ctx context.Context) (entries []sending, more bool, er
 		return nil, false, fmt.Errorf("read entries of %s to send: %w", d.table.Name, err)
 	}
 	more = d.lanes.end(want, picked, blocked, len(entries), now, begin) || len(found) > 0
-	for _, k := range found {
-		d.lanes.add(k, begin)
+	if discovers {
+		d.lanes.discovered(found, begin)
 	}
 	return entries, more, nil
 }

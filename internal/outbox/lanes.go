@@ -14,6 +14,11 @@ const (
 	sweepMargin = time.Second
 	// sweepShare is how many times longer than a slow sweep the time to the next one is.
 	sweepShare = 20
+	// discoverEvery is how often a busy claimer looks for lanes that it does not know. A table may have thousands of lanes, so that the
+	// look takes longer than a claim: without this, the row "escrow: messages accepted by the topic from a backlog" of the benchmark fails.
+	discoverEvery = 100 * time.Millisecond
+	// discoverShare is how many times longer than a slow turn with a look the time to the next one is.
+	discoverShare = 20
 	// forgetAfter is after how long without a claimed entry a lane is forgotten. It is discovered again.
 	forgetAfter = 10 * time.Second
 	// topPartition is above all partitions.
@@ -49,10 +54,12 @@ type lane struct {
 // An index keeps entries of rows that were deleted until the table is vacuumed, or as long as a transaction is open that may see
 // them. lanes remembers where the live entries of each lane begin, so that most claims do not read past the others.
 type lanes struct {
-	mine    func(laneKey) bool
-	sorted  []*lane
-	after   laneKey // the last lane that got an entry
-	sweepAt time.Time
+	mine       func(laneKey) bool
+	sorted     []*lane
+	after      laneKey // the last lane that got an entry
+	sweepAt    time.Time
+	busy       bool // the last claim got as many entries as it asked for
+	discoverAt time.Time
 }
 
 // gaps are the ranges between the known lanes: from a lane of a partition, below another one; or whole partitions between two others.
@@ -70,6 +77,17 @@ func (g *gaps) add(partition, upto int32, fromLane, uptoLane string, whole bool)
 	g.fromLanes, g.uptoLanes, g.whole = append(g.fromLanes, fromLane), append(g.uptoLanes, uptoLane), append(g.whole, whole)
 }
 
+// discovers reports whether the next claim looks for lanes.
+func (l *lanes) discovers(now time.Time) bool { return !l.busy || !now.Before(l.discoverAt) }
+
+// discovered adds the lanes that a turn found, which began at a time.
+func (l *lanes) discovered(found []laneKey, begin time.Time) {
+	l.discoverAt = begin.Add(max(discoverEvery, discoverShare*time.Since(begin)))
+	for _, k := range found {
+		l.add(k, begin)
+	}
+}
+
 func (l *lanes) gaps() (g gaps) {
 	partition, from := int32(-1), ""
 	for _, k := range l.sorted {
@@ -77,7 +95,9 @@ func (l *lanes) gaps() (g gaps) {
 			if partition >= 0 {
 				g.add(partition, partition, from, topLane, false)
 			}
-			g.add(partition, k.partition, "", "", true)
+			if k.partition > partition+1 {
+				g.add(partition, k.partition, "", "", true)
+			}
 			partition, from = k.partition, ""
 		}
 		g.add(partition, partition, from, k.lane, false)
@@ -208,6 +228,7 @@ func (l *lanes) end(d demand, picked, blocked, claimed int, now, begin time.Time
 	if left > 0 {
 		l.sweepAt = time.Time{}
 	}
+	l.busy = picked == d.most
 	return more
 }
 

@@ -101,6 +101,7 @@ func (o *Outbox) run(ctx context.Context, t *turn) error {
 		batch.Queue(o.sql.extend, ids, numbers, t.lease).Query(collectInto(t.kept))
 	}
 	var found []laneKey
+	var discovers bool
 	var d demand
 	var picked, blocked int
 	read := func(rows pgx.Rows) (err error) {
@@ -109,7 +110,9 @@ func (o *Outbox) run(ctx context.Context, t *turn) error {
 	}
 	switch {
 	case claiming:
-		o.queueDiscover(&batch, t.lanes, &found)
+		if discovers = t.lanes.discovers(begin); discovers {
+			o.queueDiscover(&batch, t.lanes, &found)
+		}
 		d = t.lanes.demand(t.most, begin, t.allowed)
 		if len(d.lanes) > 0 {
 			batch.Queue(o.sql.claim, d.partitions, d.lanes, d.since, d.shares, d.most, t.lease).Query(read)
@@ -129,9 +132,9 @@ func (o *Outbox) run(ctx context.Context, t *turn) error {
 			t.lanes.got(c.key(), c.due, begin)
 		}
 		t.more = t.lanes.end(d, picked, blocked, len(t.claims), now, begin)
-		for _, k := range found {
-			t.lanes.add(k, begin)
-			t.more = true
+		if discovers {
+			t.lanes.discovered(found, begin)
+			t.more = t.more || len(found) > 0
 		}
 	}
 	return nil

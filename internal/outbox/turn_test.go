@@ -98,6 +98,31 @@ func TestTurn_ClaimsWaitForDisk_OnlyWhereConfigured(t *testing.T) {
 	}
 }
 
+// A worker whose claims are full looks for lanes at times, and another one in each turn.
+func TestTurn_ClaimsAreFull_DiscoversAtTimes(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, Table{Name: "works"}, "")
+	for range 4 {
+		require.NoError(t, b.Insert(t.Context(), b.db, Entry{Lane: "a"}))
+	}
+	require.Empty(t, b.turn(1).claims, "the lane is discovered")
+	require.Len(t, b.turn(1).claims, 1)
+	b.lanes.discoverAt = time.Now().Add(time.Hour)
+	require.NoError(t, b.Insert(t.Context(), b.db, Entry{Lane: "b"}))
+	b.turn(1)
+	require.Len(t, b.lanes.sorted, 1)
+	b.lanes.discoverAt = time.Now()
+	require.True(t, b.turn(1).more)
+	require.Len(t, b.lanes.sorted, 2)
+	require.Greater(t, time.Until(b.lanes.discoverAt), time.Duration(0))
+
+	require.Len(t, b.turn(10).claims, 2, "all, and fewer than asked for")
+	b.lanes.discoverAt = time.Now().Add(time.Hour)
+	require.NoError(t, b.Insert(t.Context(), b.db, Entry{Lane: "c"}))
+	b.turn(10)
+	require.Len(t, b.lanes.sorted, 3)
+}
+
 // A claim and its extension write no index.
 func TestTurn_ClaimAndExtend_HotUpdates(t *testing.T) {
 	t.Parallel()

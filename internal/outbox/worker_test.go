@@ -64,6 +64,21 @@ func TestLanes_Demand_SharesAndRotates(t *testing.T) {
 	require.Empty(t, d.lanes, "forgotten")
 }
 
+// Nothing is between a partition and the next one.
+func TestLanes_Gaps_BetweenKnownLanes(t *testing.T) {
+	t.Parallel()
+	l := &lanes{mine: func(laneKey) bool { return true }}
+	for _, partition := range []int32{0, 1, 3} {
+		l.add(laneKey{partition, "a"}, time.Now())
+	}
+	g := l.gaps()
+	require.Equal(t, []int32{0, 0, 1, 1, 1, 3, 3, 3}, g.partitions)
+	require.Equal(t, []int32{0, 0, 1, 1, 3, 3, 3, topPartition}, g.uptoPartitions)
+	require.Equal(t, []string{"", "a" + next, "", "a" + next, "", "", "a" + next, ""}, g.fromLanes)
+	require.Equal(t, []string{"a", topLane, "a", topLane, "", "a", topLane, ""}, g.uptoLanes)
+	require.Equal(t, []bool{false, false, false, false, true, false, false, true}, g.whole)
+}
+
 // An empty partition leaves the limit of its lane to the next one at once.
 func TestLanes_PartitionEmpty_LeavesLimitToTheNext(t *testing.T) {
 	t.Parallel()
