@@ -192,9 +192,15 @@ func (o *Outbox) queueResults(batch *pgx.Batch, t *turn) {
 			var tries, counts int32
 			var delay *time.Duration
 			var reason *string
+			if s.claim.Subject != "" && (s.Kind == KindFinished || s.Kind == KindRetry || s.Kind == KindGiveUp) {
+				subjects = append(subjects, s.claim.Subject)
+			}
 			switch s.Kind {
 			case KindFinished:
 				finished = append(finished, s.claim)
+				if o.table.KeepDone { // sqlKeep ends also a claim of an entry that was enqueued again
+					continue
+				}
 			case KindReturned:
 				tries, counts = 1, 1
 				if s.Delay > 0 {
@@ -208,15 +214,14 @@ func (o *Outbox) queueResults(batch *pgx.Batch, t *turn) {
 			ids, numbers = append(ids, s.claim.ID), append(numbers, s.claim.number)
 			untried, uncounted, delays = append(untried, tries), append(uncounted, counts), append(delays, delay)
 			dead, reasons = append(dead, s.Kind == KindGiveUp), append(reasons, reason)
-			if s.claim.Subject != "" && (s.Kind == KindFinished || s.Kind == KindRetry || s.Kind == KindGiveUp) {
-				subjects = append(subjects, s.claim.Subject)
-			}
 		}
 		if len(finished) > 0 {
 			ids, numbers := keys(finished)
 			batch.Queue(o.sql.done, ids, numbers)
 		}
-		batch.Queue(o.sql.settle, ids, numbers, untried, uncounted, delays, dead, reasons, retryFor).Query(collectInto(t.dead))
+		if len(ids) > 0 {
+			batch.Queue(o.sql.settle, ids, numbers, untried, uncounted, delays, dead, reasons, retryFor).Query(collectInto(t.dead))
+		}
 		if len(subjects) > 0 {
 			batch.Queue(o.sql.promote, subjects, t.notify)
 		}
