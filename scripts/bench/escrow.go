@@ -67,7 +67,7 @@ func escrow(t *trial) {
 	t.report(documentsRow, "/s")
 	t.add(backfillRow+", beside the documents' way", stored, "/s").beside(documentsRow, median(t.samples[documentsRow])).atLeast(10)
 	for _, process := range backfillProcesses {
-		t.report(backfillCost(process), "µs")
+		t.report(eventCost(process), "µs")
 	}
 	t.report(backfillMBRow, "MB").valueAtMost(250)
 	t.report(drainRow, "/s")
@@ -83,9 +83,11 @@ func escrow(t *trial) {
 }
 
 // backfillProcesses are those whose processor time a backfill measures.
-var backfillProcesses = []string{"instance", "Postgres", "geth"}
+var backfillProcesses = []string{"instance", "Postgres", "geth", "topic"}
 
-func backfillCost(process string) string { return backfillRow + ": processor time each, " + process }
+func eventCost(process string) string {
+	return "escrow: events stored and accepted by the topic: processor time each, " + process
+}
 
 // monitors are instances of one chain, their Postgres and their topic.
 type monitors struct {
@@ -153,6 +155,8 @@ func (m *monitors) awaitStored(block uint64) {
 func (m *monitors) backfill(last uint64) {
 	t := m.t
 	var p *proc.Process
+	var stored time.Time
+	var before, after published
 	began := time.Now()
 	used := t.processorTime(map[string]processor{
 		"instance": func() (time.Duration, error) {
@@ -161,22 +165,22 @@ func (m *monitors) backfill(last uint64) {
 			}
 			return processorOf(p.PID())()
 		},
-		"Postgres": processorOf(m.db.PID()), "geth": processorOf(m.chain.node.PID()),
+		"Postgres": processorOf(m.db.PID()), "geth": processorOf(m.chain.node.PID()), "topic": processorOf(m.topic.process.PID()),
 	}, func() {
 		p = m.startInstance()
 		m.awaitStored(last)
+		stored = time.Now()
+		t.sample(backfillMBRow, t.peak(p.PID())/1e6, "MB")
+		before = m.topic.published(t)
+		after = m.topic.await(t, t.backfill)
 	})
-	stored := time.Now()
 	t.sample(backfillRow, float64(t.backfill)/stored.Sub(began).Seconds(), "/s")
-	t.sample(backfillMBRow, t.peak(p.PID())/1e6, "MB")
 	for _, process := range backfillProcesses {
-		t.sample(backfillCost(process), float64(used[process].Microseconds())/float64(t.backfill), "µs")
+		t.sample(eventCost(process), float64(used[process].Microseconds())/float64(t.backfill), "µs")
 	}
-	before := m.topic.published(t)
 	if n := m.number("SELECT count(*) FROM processed_events"); n < float64(t.backfill) {
 		t.Fatalf("%.0f of %d events are stored", n, t.backfill)
 	}
-	after := m.topic.await(t, t.backfill)
 	if before.Messages > t.backfill*3/4 { // too few were left for a measurement
 		before, stored = published{}, before.First
 	}

@@ -13,6 +13,8 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"cloud.google.com/go/pubsub/v2/pstest"
+
+	"github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
 // topicProject and topicID name the topic of all measurements.
@@ -20,6 +22,7 @@ const topicProject, topicID = "rollcall-bench", "settlement.events.v1"
 
 // topic is the process that messages are published to: Google's fake of Pub/Sub. It records what it accepts.
 type topic struct {
+	process  *proc.Process
 	emulator string // address
 	control  string // URL
 }
@@ -28,8 +31,8 @@ func (t *trial) startTopic() *topic {
 	program, err := os.Executable()
 	t.check(err)
 	addrs := t.addresses(2)
-	t.start(t.TempDir(), nil, "listening", program, "topic", addrs[0], addrs[1])
-	return &topic{emulator: addrs[0], control: "http://" + addrs[1]}
+	process := t.start(t.TempDir(), nil, "listening", program, "topic", addrs[0], addrs[1])
+	return &topic{process: process, emulator: addrs[0], control: "http://" + addrs[1]}
 }
 
 // published is what a topic has accepted so far.
