@@ -350,7 +350,7 @@ func TestEscrow_DifferentSettings_AreRefusedWithBothValues(t *testing.T) {
 func TestEscrow_FactoryWithoutCode_FailsAndStoresNothing(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
-	require.Contains(t, n.fails("--factory-address", common.Address{1}.Hex()), "has no code at 127.0.0.1:")
+	require.Contains(t, n.fails("--factory-address", common.Address{1}.Hex()), "the factory has no code: "+common.Address{1}.Hex()+" at 127.0.0.1:")
 	require.Zero(t, n.start("one").await(t).stop())
 }
 

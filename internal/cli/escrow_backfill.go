@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/admin"
 	"github.com/rollcall-dev/rollcall/internal/escrow/store"
+	"github.com/rollcall-dev/rollcall/internal/escrow/watch"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
@@ -137,6 +138,8 @@ func backfillError(err error) error {
 		return WithFix(err, "Try again when \"rollcall escrow status\" shows one.")
 	case errors.Is(err, admin.ErrRemoves):
 		return WithFix(err, "Events can only be added: give the file that the instances have, with what is new.")
+	case errors.Is(err, watch.ErrNoCode):
+		return WithFix(err, "Correct --factory: its events could not be on this chain. A factory cannot be removed again.")
 	case errors.Is(err, admin.ErrNoTarget):
 		return WithFix(err, "Name them with --target.")
 	case errors.Is(err, store.ErrChanged), errors.Is(err, store.ErrFenced):

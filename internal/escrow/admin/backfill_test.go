@@ -203,6 +203,23 @@ func TestBackfill_MoreEvents_AreLate(t *testing.T) {
 	require.ErrorContains(t, err, "Approved(")
 }
 
+// A false address would stay in the settings for ever.
+func TestBackfill_FactoryWithoutCode_Refused(t *testing.T) {
+	m := newMonitored(t, 2)
+	m.settle(m.factory)
+	m.bury()
+	m.read()
+	a := m.admin()
+	plan, err := a.PlanBackfill(t.Context(), m.nodes(), 1, []common.Address{{0xfb}})
+	require.NoError(t, err)
+	_, err = a.Backfill(t.Context(), plan, m.nodes(), nil, func(uint64, int) {})
+	require.ErrorIs(t, err, watch.ErrNoCode)
+	require.ErrorContains(t, err, common.Address{0xfb}.String()+" at 127.0.0.1:")
+	chain, err := a.Chain(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, m.settings.Factories, chain.Factories)
+}
+
 func TestPlanBackfill_NothingNewOrHalted_Refused(t *testing.T) {
 	f := newFixture(t)
 	n := Nodes{Events: set}

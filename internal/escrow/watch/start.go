@@ -108,10 +108,25 @@ func (s Start) look(ctx context.Context) (waiting string, err error) {
 	if head < s.StartBlock {
 		return fmt.Sprintf("the start block %d is after the newest block %d", s.StartBlock, head), nil
 	}
-	for _, factory := range s.Factories {
+	switch err := CheckFactories(ctx, s.Client, s.Factories, s.Alone); {
+	case errors.Is(err, ErrUnconfirmed):
+		return err.Error(), nil
+	case err != nil:
+		return "", fmt.Errorf("%w: correct FACTORY_ADDRESS, or CHAIN_ID and RPC_URL", err)
+	}
+	return "", nil
+}
+
+// ErrNoCode means that a factory is no contract.
+var ErrNoCode = errors.New("the factory has no code")
+
+// CheckFactories returns nil if an endpoint has code for each factory. It fails with [ErrNoCode] if two have none for one of them, or one
+// with alone, that is, if no other is configured; and with [ErrUnconfirmed] if too few answer.
+func CheckFactories(ctx context.Context, client *evm.Client, factories []common.Address, alone bool) error {
+	for _, factory := range factories {
 		var with, without []string
-		for _, name := range names {
-			switch has, err := s.Client.HasCode(ctx, name, factory); {
+		for _, name := range client.Endpoints("eth_getCode") {
+			switch has, err := client.HasCode(ctx, name, factory); {
 			case err != nil:
 			case has:
 				with = append(with, name)
@@ -121,11 +136,11 @@ func (s Start) look(ctx context.Context) (waiting string, err error) {
 		}
 		switch {
 		case len(with) > 0:
-		case len(without) > 1 || len(without) == 1 && s.Alone:
-			return "", fmt.Errorf("the factory %s has no code at %s: correct FACTORY_ADDRESS, or CHAIN_ID and RPC_URL", factory, strings.Join(without, " and "))
+		case len(without) > 1 || len(without) == 1 && alone:
+			return fmt.Errorf("%w: %s at %s", ErrNoCode, factory, strings.Join(without, " and "))
 		default:
-			return fmt.Sprintf("too few endpoints answer whether %s is a contract", factory), nil
+			return fmt.Errorf("%w: too few endpoints answer whether %s is a contract", ErrUnconfirmed, factory)
 		}
 	}
-	return "", nil
+	return nil
 }

@@ -44,10 +44,10 @@ func TestStart_FactoryWithoutCode_FailsByTwoEndpoints(t *testing.T) {
 	m.proxies[0].SetRules(answer("eth_getCode", `"0x"`))
 	require.NoError(t, start.Await(t.Context()), "the other endpoint has it")
 	start, _ = m.startCheck(m.factory, common.Address{1})
-	require.ErrorContains(t, start.Await(t.Context()), "the factory "+common.Address{1}.String()+" has no code at 127.0.0.1:")
+	require.ErrorContains(t, start.Await(t.Context()), "the factory has no code: "+common.Address{1}.String()+" at 127.0.0.1:")
 	m.proxies = m.proxies[:1]
 	start, _ = m.startCheck(m.factory)
-	require.ErrorContains(t, start.Await(t.Context()), "has no code at 127.0.0.1:")
+	require.ErrorContains(t, start.Await(t.Context()), "has no code: ")
 }
 
 // One endpoint of two that has no code decides nothing while the other one is away.
