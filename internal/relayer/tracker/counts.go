@@ -105,10 +105,11 @@ type report struct {
 	minedBy              string // the endpoint with the lowest
 	endpoints            map[string]bool
 	lowestCount, highest uint64 // mined or, if requested, pending
-	answers              int
+	answers, asked       int // endpoints
 }
 
 func reportsOf(all []evm.Counts, key int, pending bool) (n report) {
+	n.asked = len(all)
 	for _, c := range all {
 		if c.Err != nil {
 			continue
@@ -165,6 +166,12 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 		}
 		a.rounds, a.lowestCount = 0, store.MaxNonce // one response that is too low must not decide permanently
 		return true, nil
+	case a.lowestCount-k.NextNonce > r.cfg.MaxNonceJump && n.answers < min(2, n.asked):
+		if !a.warned { // stopped for good by the word of one endpoint, a key would need an operator
+			a.warned = true
+			log.Warn("one endpoint alone counts many more transactions of a key than were given out; the key waits for another endpoint", "bound", r.cfg.MaxNonceJump)
+		}
+		return false, nil
 	case a.lowestCount-k.NextNonce > r.cfg.MaxNonceJump:
 		stopped, err := r.cfg.Store.StopJump(ctx, k.Address, k.Generation, a.lowestCount, r.cfg.MaxNonceJump)
 		if stopped {

@@ -157,6 +157,31 @@ func TestCheckCounts_OneEndpointLies_TheOtherDecides(t *testing.T) {
 	}
 }
 
+// The only endpoint of two that answers counts too many. Its word does not stop the key: it works again with the other one.
+func TestCheckCounts_JumpAtOneEndpointWhileTheOtherIsAway_KeyWaits(t *testing.T) {
+	var liar, honest *proxy.Proxy
+	var done <-chan struct{}
+	f := setup(t, 1, func(o *relayertest.Options) {
+		url := o.RPC[0]
+		liar, done = before(t, o), rounds(o)
+		honest = before(t, &relayertest.Options{RPC: []string{url}})
+		o.RPC = append(o.RPC, honest.URL())
+	})
+	f.executed()
+	honest.SetDown(true)
+	liar.SetRules(counting("0x10000000000", 0))
+	for liar.Injected()["count 0x10000000000"] < 20 {
+		f.chain.Commit()
+		<-done
+	}
+	require.True(t, f.key().Enabled)
+	honest.SetDown(false)
+	f.executed()
+	require.Equal(t, uint64(2), f.key().NextNonce)
+	liar.SetRules()
+	f.settled()
+}
+
 // Another sender uses the key: the count that all endpoints agree on advances its next nonce, without a gap to fill.
 func TestCheckCounts_OthersUseTheKey_Raises(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) { o.RPC = append(o.RPC, o.RPC[0]) })
