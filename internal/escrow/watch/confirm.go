@@ -37,10 +37,13 @@ type candidate struct {
 }
 
 // read returns the confirmed logs of a range of final blocks, in the order of the chain. It returns an error that matches errUnconfirmed
-// if the endpoints that answer do not settle them.
+// if the endpoints that answer do not settle them, or a *tooManyError.
 func (c *confirmer) read(ctx context.Context, from, to uint64) ([]evm.Log, error) {
 	answers, logs, err := c.agree(func(endpoint string) ([]evm.Log, error) { return c.lists.read(ctx, endpoint, from, to) },
 		func(answers []candidate) ([]evm.Log, error) { return c.settle(ctx, answers) })
+	if tooMany, ok := errors.AsType[*tooManyError](err); ok {
+		return nil, tooMany
+	}
 	if err != nil && len(answers) == 1 {
 		var single error
 		logs, single = c.prove(ctx, answers[0], from, to)

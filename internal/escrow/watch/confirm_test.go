@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -257,5 +258,33 @@ func TestLists_Span_FollowsTheAnswers(t *testing.T) {
 	require.True(t, l.refused(5, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitNoAddress}))
 	require.False(t, l.refused(5, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitNoAddress}))
 	require.True(t, l.refused(5, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitAddresses}))
-	require.Equal(t, maxAddresses/2, l.of("a").addresses)
+	require.Equal(t, maxAddresses/2, l.of("a").contracts)
+
+	// A refusal may have been a fault.
+	l.limits["a"].until = time.Now()
+	require.Equal(t, uint64(firstSpan), l.of("a").span)
+	require.False(t, l.of("a").byContract)
+	require.Equal(t, uint64(maxSpan), l.of("a").most)
+}
+
+// A list does not grow without a bound: the range is read in parts. One block is read whole.
+func TestConfirm_MoreThanAListHolds_NamesThePart(t *testing.T) {
+	t.Parallel()
+	f := newNodes(t, 2)
+	c := f.confirmer()
+	all, err := c.read(t.Context(), 1, f.head)
+	require.NoError(t, err)
+	c.maxBytes = sizeOf(&all[0])
+	_, err = c.read(t.Context(), 1, f.head)
+	tooMany, ok := errors.AsType[*tooManyError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, &tooManyError{1, f.head}, tooMany)
+	require.Equal(t, f.head/2, tooMany.fewer())
+	var parts []string
+	for n := uint64(1); n <= f.head; n++ {
+		logs, err := c.read(t.Context(), n, n)
+		require.NoError(t, err)
+		parts = append(parts, got(logs)...)
+	}
+	require.Equal(t, got(all), parts)
 }

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -41,9 +42,14 @@ func (w *Watcher) catchUp(ctx context.Context, final events.Block) error {
 	return ctx.Err()
 }
 
-// step stores a range of final blocks. It returns the range after it, which is being read, or nil if there is none.
+// step stores a range of final blocks. It returns the range after it, which is being read, or nil if there is none. It stores nothing if
+// the range has too many events; the next one is shorter.
 func (w *Watcher) step(ctx context.Context, r *reading, final events.Block) (next *reading, err error) {
 	logs, err := w.await(ctx, r)
+	if tooMany, ok := errors.AsType[*tooManyError](err); ok {
+		w.span = tooMany.fewer()
+		return nil, nil
+	}
 	if err != nil {
 		return r, err
 	}

@@ -5,9 +5,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"time"
+	"unsafe"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -20,7 +23,23 @@ const (
 	firstSpan, maxSpan = 1_000, 10_000
 	// maxAddresses is how many contracts a query names at most: geth's own limit.
 	maxAddresses = 1_000
+	// maxListBytes is how large a list may be, in memory. At most four lists are read at a time: two ranges, each at two endpoints.
+	maxListBytes = 16 << 20
+	// After strangersFrom logs of a range, the rest of it is asked for by contract if fewer than one in strangersShare was ours.
+	strangersFrom, strangersShare = 10_000, 100
 )
+
+// tooManyError means that a range has more logs of ours than a list may hold.
+type tooManyError struct {
+	from, to uint64 // the part of the range that exceeds it
+}
+
+func (e *tooManyError) Error() string {
+	return fmt.Sprintf("blocks %d to %d have more events than are read at a time", e.from, e.to)
+}
+
+// fewer returns how many blocks to read instead.
+func (e *tooManyError) fewer() uint64 { return max(1, (e.to-e.from+1)/2) }
 
 // lists reads lists of logs from single endpoints, within the limits of each. It is safe for concurrent use.
 type lists struct {
@@ -33,6 +52,8 @@ type lists struct {
 	set            *events.Set
 	// turned is called after each query; nil for nothing.
 	turned func()
+	// maxBytes is how large the list of several blocks may be, in memory; 0 for any size.
+	maxBytes int
 
 	mu     sync.Mutex
 	limits map[string]*limits // by endpoint
@@ -40,10 +61,15 @@ type lists struct {
 
 // limits are those of an endpoint, as far as its answers show.
 type limits struct {
-	span      uint64 // blocks of the next query
-	most      uint64 // blocks of any query; it refuses more
-	addresses int    // contracts of a query; 0: it is asked for topics alone
+	span       uint64    // blocks of the next query
+	most       uint64    // blocks of any query; it refuses more
+	byContract bool      // it refuses queries by topics alone
+	contracts  int       // of a query, at most
+	until      time.Time // when all of this is forgotten
 }
+
+// limitsAge is for how long an endpoint's limits are believed: a refusal may have been a fault, and plans change.
+const limitsAge = time.Hour
 
 // of returns a copy of an endpoint's limits.
 func (l *lists) of(endpoint string) limits {
@@ -58,8 +84,8 @@ func (l *lists) entry(endpoint string) *limits {
 		l.limits = map[string]*limits{}
 	}
 	at := l.limits[endpoint]
-	if at == nil {
-		at = &limits{span: firstSpan, most: maxSpan}
+	if at == nil || time.Now().After(at.until) {
+		at = &limits{span: firstSpan, most: maxSpan, contracts: maxAddresses, until: time.Now().Add(limitsAge)}
 		l.limits[endpoint] = at
 	}
 	return at
@@ -81,12 +107,12 @@ func (l *lists) refused(n uint64, e *evm.LogsLimitError) (smaller bool) {
 	at := l.entry(e.Endpoint)
 	switch e.Limit {
 	case evm.LimitNoAddress:
-		smaller = at.addresses == 0
-		at.addresses = maxAddresses
+		smaller = !at.byContract
+		at.byContract = true
 		return smaller
 	case evm.LimitAddresses:
-		smaller = at.addresses > 1
-		at.addresses = max(1, at.addresses/2)
+		smaller = at.contracts > 1
+		at.contracts = max(1, at.contracts/2)
 		return smaller
 	}
 	if n <= 1 {
@@ -102,19 +128,16 @@ func (l *lists) refused(n uint64, e *evm.LogsLimitError) (smaller bool) {
 	return true
 }
 
-// read returns our logs of a range of blocks at one endpoint, in the order of the chain.
+// read returns our logs of a range of blocks at one endpoint, in the order of the chain. It fails with a *tooManyError if those of
+// several blocks exceed maxBytes.
 func (l *lists) read(ctx context.Context, endpoint string, from, to uint64) ([]evm.Log, error) {
 	var all []evm.Log
-	created, scanned := map[common.Address]bool{}, 0 // by logs of the range
+	created := map[common.Address]bool{} // by logs of the range
+	strangers, size := 0, 0
 	for at := from; at <= to; {
-		if l.of(endpoint).addresses > 0 {
-			for _, a := range l.created(all[scanned:]) {
-				created[a] = true
-			}
-			scanned = len(all)
-		}
 		n := min(l.of(endpoint).span, to-at+1)
-		logs, err := l.query(ctx, endpoint, evm.LogQuery{From: at, To: at + n - 1, Topics: l.topics}, created)
+		byContract := strangers >= strangersFrom && len(all) < strangers/strangersShare
+		logs, err := l.query(ctx, endpoint, evm.LogQuery{From: at, To: at + n - 1, Topics: l.topics}, created, byContract)
 		limit, tooLarge := errors.AsType[*evm.LogsLimitError](err)
 		switch {
 		case tooLarge && l.refused(n, limit):
@@ -128,16 +151,29 @@ func (l *lists) read(ctx context.Context, endpoint string, from, to uint64) ([]e
 		default:
 			l.answered(endpoint, n)
 		}
-		all = append(all, logs...)
+		ours := l.oursAfter(logs, created)
+		strangers += len(logs) - len(ours)
+		all = append(all, ours...)
+		for i := range ours {
+			size += sizeOf(&ours[i])
+		}
+		if l.maxBytes > 0 && size > l.maxBytes && to > from {
+			return nil, &tooManyError{from, at + n - 1}
+		}
 		at += n
 	}
-	return l.ours(all), nil
+	return all, nil
+}
+
+// sizeOf returns about how much memory a log takes.
+func sizeOf(log *evm.Log) int {
+	return int(unsafe.Sizeof(*log)) + len(log.Topics)*common.HashLength + len(log.Data)
 }
 
 // readBlock returns our logs of the block of a hash at one endpoint.
 func (l *lists) readBlock(ctx context.Context, endpoint string, hash common.Hash) ([]evm.Log, error) {
 	for {
-		logs, err := l.query(ctx, endpoint, evm.LogQuery{Block: hash, Topics: l.topics}, nil)
+		logs, err := l.query(ctx, endpoint, evm.LogQuery{Block: hash, Topics: l.topics}, nil, false)
 		limit, tooLarge := errors.AsType[*evm.LogsLimitError](err)
 		if tooLarge && l.refused(1, limit) {
 			continue
@@ -151,17 +187,17 @@ func (l *lists) readBlock(ctx context.Context, endpoint string, hash common.Hash
 	}
 }
 
-// query sends one query, or one for each chunk of contracts: those that are registered, those that earlier logs of the range create, and
-// those that its own logs create.
-func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, created map[common.Address]bool) ([]evm.Log, error) {
-	chunk := l.of(endpoint).addresses
-	if chunk == 0 {
+// query sends one query by topics, or, if byContract is set or the endpoint refuses that, one for each chunk of contracts: those that are
+// registered, those that earlier logs of the range create, and those that its own logs create.
+func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, created map[common.Address]bool, byContract bool) ([]evm.Log, error) {
+	at := l.of(endpoint)
+	if !byContract && !at.byContract {
 		return l.ask(ctx, endpoint, q)
 	}
 	var all []evm.Log
 	asked := map[common.Address]bool{}
 	for contracts := slices.AppendSeq(l.contracts(), maps.Keys(created)); len(contracts) > 0; {
-		for some := range slices.Chunk(contracts, chunk) {
+		for some := range slices.Chunk(contracts, at.contracts) {
 			q.Contracts = some
 			logs, err := l.ask(ctx, endpoint, q)
 			if err != nil {
@@ -206,8 +242,10 @@ func (l *lists) created(logs []evm.Log) (escrows []common.Address) {
 
 // ours returns the logs of known contracts, and of the escrows that the logs create. Only these are compared: an endpoint that is asked for
 // contracts gives no others.
-func (l *lists) ours(logs []evm.Log) []evm.Log {
-	created := map[common.Address]bool{}
+func (l *lists) ours(logs []evm.Log) []evm.Log { return l.oursAfter(logs, map[common.Address]bool{}) }
+
+// oursAfter is ours for logs after others that have created escrows. It adds those that the logs create.
+func (l *lists) oursAfter(logs []evm.Log, created map[common.Address]bool) []evm.Log {
 	for _, a := range l.created(logs) {
 		created[a] = true
 	}

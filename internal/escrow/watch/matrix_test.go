@@ -237,6 +237,9 @@ func TestMatrix_Seeds_MessagesAreTheChains(t *testing.T) {
 				if seed%3 == 0 {
 					w.finality = evm.Finality{Tag: "safe"}
 				}
+				if seed%5 == 2 {
+					w.listBytes = 2_000 // a few events
+				}
 				w.run(25)
 			})
 		}

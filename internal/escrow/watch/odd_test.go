@@ -3,6 +3,7 @@ package watch
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,7 +20,7 @@ import (
 )
 
 // A block with too many logs of strangers for any query is read by its receipts, in history and at the head.
-func TestBlock_ThousandsOfStrangers_EventsAreFound(t *testing.T) {
+func TestFaults_BlockOfStrangers_EventsAreFound(t *testing.T) {
 	t.Parallel()
 	strangers := 20_000
 	if testing.Short() {
@@ -52,6 +53,34 @@ func TestBlock_ThousandsOfStrangers_EventsAreFound(t *testing.T) {
 		w.awaitAll()
 		w.requireTruth(w.head)
 	}
+}
+
+// Where almost all logs of a range are strangers', the rest of it is asked for by contract.
+func TestStrangers_TenThousandOfARange_RestIsAskedByContract(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, 2)
+	w.delivery = Finalized
+	w.head = w.chain.Mine(w.head, w.create(worldFactory))
+	w.head = w.chain.Mine(w.head, w.tx(slices.Repeat([]types.Log{w.approved(common.Address{0xee})}, strangersFrom)...))
+	for range 8 {
+		w.head = w.chain.Mine(w.head)
+	}
+	w.head = w.chain.Mine(w.head, w.create(worldFactory), w.tx(w.approved(escrowsOf(w.head)[0])))
+	var asked atomic.Int64
+	byContract := func(c proxy.Call) bool {
+		if proxy.Asks(`"address"`)(c) {
+			asked.Add(1)
+		}
+		return false
+	}
+	for _, p := range w.proxies {
+		p.SetRules(append([]proxy.Rule{{Methods: []string{logsMethod}, When: byContract}}, providers["blocks"]...)...)
+	}
+	w.finalize(0)
+	w.start()
+	w.awaitAll()
+	w.requireTruth(w.head)
+	require.Positive(t, asked.Load())
 }
 
 // An argument with NUL is delivered as it is.

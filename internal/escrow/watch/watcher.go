@@ -99,6 +99,7 @@ func New(cfg Config) *Watcher {
 	w.confirm = &confirmer{
 		lists: &lists{
 			client: cfg.Client, topics: cfg.Events.Topics(), contracts: w.contracts, factory: w.Factory, known: w.known, set: cfg.Events, turned: w.turns,
+			maxBytes: maxListBytes,
 		},
 		alone: cfg.Alone, metrics: newMetrics(cfg.Registerer), log: w.log,
 	}

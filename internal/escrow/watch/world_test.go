@@ -47,6 +47,8 @@ type world struct {
 	timeout  time.Duration // of a call to a node
 	ws       bool
 	set      *events.Set
+	// listBytes is how large a list of several blocks may be.
+	listBytes int
 
 	chain     *scripted.Chain
 	nodes     []*scripted.Node
@@ -66,7 +68,7 @@ func newWorld(t *testing.T, seed uint64, endpoints int) *world {
 	t.Helper()
 	w := &world{
 		t: t, dice: rand.New(rand.NewPCG(seed, 33)), chain: scripted.New(worldChain), stale: -1, branches: map[common.Hash]map[string]bool{}, finality: evm.Finality{Tag: "finalized"},
-		timeout: 10 * time.Second, set: events.BuiltIn(),
+		timeout: 10 * time.Second, set: events.BuiltIn(), listBytes: maxListBytes,
 	}
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
 	w.url, w.db = db.URL(), db.Pool(t)
@@ -148,6 +150,7 @@ func (w *world) start() {
 		Client: client, Store: s, Events: w.set, Factories: factories, Finality: w.finality, Delivery: w.delivery, Alone: len(w.proxies) == 1,
 		Interval: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.t.Output(), nil)).With("process", len(w.processes)),
 	})
+	watcher.confirm.maxBytes = w.listBytes
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- watcher.Run(ctx) }()
