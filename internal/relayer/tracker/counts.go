@@ -105,7 +105,7 @@ type report struct {
 	minedBy              string // the endpoint with the lowest
 	endpoints            map[string]bool
 	lowestCount, highest uint64 // mined or, if requested, pending
-	answers, asked       int // endpoints
+	answers, asked       int    // endpoints
 }
 
 func reportsOf(all []evm.Counts, key int, pending bool) (n report) {
