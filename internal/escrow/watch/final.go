@@ -15,8 +15,12 @@ import (
 // readmitLooks is the time after which an excluded endpoint is compared again, in looks for finality.
 const readmitLooks = 10
 
-// violations is how many rounds in a row all endpoints must contradict a final block before the chain is halted.
-const violations = 3
+const (
+	// violations is how many rounds in a row all endpoints must contradict a final block before the chain is halted.
+	violations = 3
+	// silentIntervals is for how many intervals they must, if an endpoint does not answer: it may have the block.
+	silentIntervals = 20
+)
 
 var (
 	// errNoFinality means that too few endpoints have a final block.
@@ -51,6 +55,7 @@ func (w *Watcher) final(ctx context.Context) (events.Block, error) {
 			errs = append(errs, fmt.Errorf("endpoint %s has no block for %s", name, w.cfg.Finality))
 			continue
 		}
+		w.confirm.metrics.finals.WithLabelValues(name).Set(float64(h.Number))
 		if w.cfg.Alone {
 			return w.advance(ctx, blockOf(h))
 		}
@@ -101,7 +106,7 @@ func (w *Watcher) advance(ctx context.Context, final events.Block) (events.Block
 }
 
 // compare returns nil if an endpoint has the stored final block, and excludes those that have another one. If all of them have another
-// one, for several rounds, it halts the chain.
+// one, for several rounds, it halts the chain. An endpoint that does not answer delays that, and one alone of several halts nothing.
 func (w *Watcher) compare(ctx context.Context, stored events.Block) error {
 	var same, other []string
 	var errs []error
@@ -128,15 +133,20 @@ func (w *Watcher) compare(ctx context.Context, stored events.Block) error {
 	case len(other) == 0:
 		return fmt.Errorf("compare the final block %d: %w", stored.Number, reasons(errs))
 	}
-	w.violations++
-	err := fmt.Errorf("%w: block %d was final as %s and is %s", errContradiction, stored.Number, stored.Hash, have)
-	if w.violations >= violations {
-		w.log.Error("chain halted: nothing is stored or published until an operator resumes it", "block", stored.Number, "final", stored.Hash, "has", have)
-		if err := w.cfg.Store.Halt(ctx, err.Error()); err != nil {
-			return err
-		}
-		w.chain.Halted = err.Error()
+	if w.violations++; w.violations == 1 {
+		w.violated = time.Now()
 	}
+	err := fmt.Errorf("%w: block %d was final as %s and is %s", errContradiction, stored.Number, stored.Hash, have)
+	silent := len(other)+len(w.excluded) < len(w.cfg.Client.Status().Endpoints)
+	alone := len(other) == 1 && !w.cfg.Alone
+	if w.violations < violations || alone || silent && time.Since(w.violated) < silentIntervals*w.cfg.Interval {
+		return err
+	}
+	w.log.Error("chain halted: nothing is stored or published until an operator resumes it", "block", stored.Number, "final", stored.Hash, "has", have)
+	if err := w.cfg.Store.Halt(ctx, err.Error()); err != nil {
+		return err
+	}
+	w.chain.Halted = err.Error()
 	return err
 }
 

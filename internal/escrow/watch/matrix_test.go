@@ -60,16 +60,19 @@ var evils = func() map[string]func(w *world, i int) (end func()) {
 	rules("slow", proxy.Rule{Fault: proxy.Fault{Kind: proxy.Delay, Delay: 20 * time.Millisecond}})
 	rules("garbled", proxy.Rule{Fault: proxy.Fault{Kind: proxy.Garble}, Probability: .4})
 	rules("unavailable", proxy.Rule{Fault: proxy.Fault{Kind: proxy.Status}})
-	rules("tag missing", proxy.Rule{Methods: []string{"eth_getBlockByNumber"}, When: proxy.Asks("finalized"), Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}})
 	rules("silent WebSocket", proxy.Rule{Methods: []string{"eth_subscription"}, Fault: proxy.Fault{Kind: proxy.Omit}})
 	rules("headers missing", proxy.Rule{Methods: []string{"eth_getBlockByHash"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}})
+	all["tag missing"] = func(w *world, i int) func() {
+		w.proxies[i].SetRules(proxy.Rule{Methods: []string{"eth_getBlockByNumber"}, When: proxy.Asks(w.finality.Tag), Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}})
+		return func() {}
+	}
 	all["tag stalls"] = func(w *world, i int) func() {
 		at := w.final.Number
-		w.proxies[i].SetRules(proxy.Retag("finalized", func() uint64 { return at }))
+		w.proxies[i].SetRules(proxy.Retag(w.finality.Tag, func() uint64 { return at }))
 		return func() {}
 	}
 	all["tag lies"] = func(w *world, i int) func() {
-		w.proxies[i].SetRules(proxy.Retag("finalized", func() uint64 { return w.nodes[i].Head().Number }))
+		w.proxies[i].SetRules(proxy.Retag(w.finality.Tag, func() uint64 { return w.nodes[i].Head().Number }))
 		return func() {}
 	}
 	all["stale"] = func(w *world, i int) func() {

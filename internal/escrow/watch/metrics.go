@@ -9,6 +9,7 @@ import (
 type metrics struct {
 	unconfirmed, disagreements, unproven prometheus.Counter
 	falseLists                           *prometheus.CounterVec
+	finals                               *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -18,5 +19,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		disagreements: f.NewCounter(prometheus.CounterOpts{Name: "rollcall_escrow_disagreements_total", Help: "Blocks for which two endpoints gave different logs."}),
 		unproven:      f.NewCounter(prometheus.CounterOpts{Name: "rollcall_escrow_unproven_blocks_total", Help: "Blocks whose logs only one endpoint gave and nothing proved, because no other endpoint is configured."}),
 		falseLists:    f.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_escrow_false_lists_total", Help: "Lists of logs that were false, by endpoint."}, []string{"endpoint"}),
+		finals:        f.NewGaugeVec(prometheus.GaugeOpts{Name: "rollcall_escrow_final_block", Help: "Newest block that an endpoint calls final; only the instance that reads the chain reports it."}, []string{"endpoint"}),
 	}
 }

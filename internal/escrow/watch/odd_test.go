@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -154,6 +155,85 @@ func TestReorganization_BeyondFinality_HaltsForAll(t *testing.T) {
 	}
 }
 
+// Endpoints that contradict a final block may be on a branch of their own while another one is away. They halt the chain only if it stays
+// away, and one alone never does.
+func TestCompare_EndpointIsSilent_HaltsLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, 3)
+	w.delivery = Finalized
+	w.mine(8)
+	w.finalize(2)
+	w.start()
+	w.awaitAll()
+	w.processes[0].stop()
+	former := w.final
+	w.head = former.Parent
+	w.mine(8)
+	w.show()
+	watcher, end := w.watcher(&process{conns: map[net.Conn]struct{}{}})
+	defer end()
+	require.NoError(t, watcher.load(t.Context()))
+	stored := watcher.chain.Final
+	require.Equal(t, former.Hash, stored.Hash)
+	compare := func(rounds int) {
+		t.Helper()
+		for range rounds {
+			require.ErrorIs(t, watcher.compare(t.Context(), stored), errContradiction)
+		}
+	}
+	w.proxies[0].SetDown(true)
+	watcher.cfg.Interval = time.Hour
+	compare(3 * violations)
+	require.Empty(t, watcher.chain.Halted, "the first one is away")
+
+	w.proxies[1].SetDown(true)
+	watcher.violated = time.Now().Add(-silentIntervals * time.Hour)
+	compare(violations)
+	require.Empty(t, watcher.chain.Halted, "the third one is alone")
+
+	w.proxies[1].SetDown(false)
+	require.Eventually(t, func() bool {
+		require.ErrorIs(t, watcher.compare(t.Context(), stored), errContradiction)
+		return watcher.chain.Halted != ""
+	}, patience, 10*time.Millisecond)
+	require.Contains(t, watcher.chain.Halted, former.Hash.Hex())
+}
+
+// Two rounds in which all endpoints contradict a final block do not halt the chain, and the third does.
+func TestCompare_AllContradict_HaltsInTheThirdRound(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, 2)
+	w.delivery = Finalized
+	w.mine(8)
+	w.finalize(2)
+	w.start()
+	w.awaitAll()
+	w.processes[0].stop()
+	former := w.head
+	w.head = w.final.Parent
+	w.mine(8)
+	w.show()
+	watcher, end := w.watcher(&process{conns: map[net.Conn]struct{}{}})
+	defer end()
+	require.NoError(t, watcher.load(t.Context()))
+	stored := watcher.chain.Final
+	for range violations - 1 {
+		require.ErrorIs(t, watcher.compare(t.Context(), stored), errContradiction)
+		require.Empty(t, watcher.chain.Halted)
+	}
+	branch := w.head
+	w.head = former
+	w.show()
+	require.NoError(t, watcher.compare(t.Context(), stored), "they have it again")
+	w.head = branch
+	w.show()
+	for range violations {
+		require.Empty(t, watcher.chain.Halted)
+		require.ErrorIs(t, watcher.compare(t.Context(), stored), errContradiction)
+	}
+	require.NotEmpty(t, watcher.chain.Halted)
+}
+
 // An endpoint that lost a final block is excluded, and used again once it has it.
 func TestEndpoint_LostAFinalBlock_ExcludedUntilRepaired(t *testing.T) {
 	t.Parallel()
@@ -173,6 +253,9 @@ func TestEndpoint_LostAFinalBlock_ExcludedUntilRepaired(t *testing.T) {
 	w.mine(3)
 	w.finalize(2)
 	w.awaitAll()
+	require.Eventually(t, func() bool {
+		return strings.Contains(w.processes[0].watcher.cfg.Client.Status().Endpoints[1].Reason, "excluded: block ")
+	}, patience, 5*time.Millisecond)
 	w.stale = -1
 	w.show()
 	w.proxies[2].SetDown(true) // now the first two are needed

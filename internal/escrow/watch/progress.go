@@ -12,7 +12,9 @@ import (
 // progress records that the loop turns, and whether the process has the lease. The goroutine of Run calls it.
 func (w *Watcher) progress() {
 	w.turns()
-	w.leading.Store(w.lease.Held())
+	if w.leading.Swap(w.lease.Held()) && !w.lease.Held() {
+		w.confirm.metrics.finals.Reset() // this process asks for no final block any more
+	}
 }
 
 // turns records that the loop turns.

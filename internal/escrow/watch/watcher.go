@@ -65,6 +65,7 @@ type Watcher struct {
 	blocks     []events.Block       // that are stored: a final one, and those after it
 	span       uint64               // blocks of the next step of the history
 	violations int                  // rounds in a row in which all endpoints contradicted the final block
+	violated   time.Time            // when the first of them was
 	excluded   map[string]time.Time // when endpoints were excluded
 	looks      int                  // for a new final block
 	looked     time.Time            // when the last one was

@@ -96,7 +96,8 @@ func (w *world) show() {
 
 // process is a process that watches the chain.
 type process struct {
-	stop func() // it may be called again
+	watcher *Watcher
+	stop    func() // it may be called again
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // to the database
@@ -126,6 +127,23 @@ func (p *process) dial(ctx context.Context, network, address string) (net.Conn, 
 func (w *world) start() {
 	w.t.Helper()
 	p := &process{conns: map[net.Conn]struct{}{}}
+	watcher, end := w.watcher(p)
+	p.watcher = watcher
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- watcher.Run(ctx) }()
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(w.t, <-done)
+		end()
+	})
+	w.t.Cleanup(p.stop)
+	w.processes = append(w.processes, p)
+}
+
+// watcher returns the watcher of a process, and a function that ends its connections.
+func (w *world) watcher(p *process) (watcher *Watcher, end func()) {
+	w.t.Helper()
 	pool, err := pgxpool.ParseConfig(w.url)
 	require.NoError(w.t, err)
 	pool.MaxConns, pool.ConnConfig.DialFunc = 2, p.dial
@@ -146,22 +164,15 @@ func (w *world) start() {
 	require.NoError(w.t, err)
 	factories := []common.Address{worldFactory}
 	require.NoError(w.t, s.Register(w.t.Context(), store.Settings{Factories: factories, StartBlock: 1}))
-	watcher := New(Config{
+	watcher = New(Config{
 		Client: client, Store: s, Events: w.set, Factories: factories, Finality: w.finality, Delivery: w.delivery, Alone: len(w.proxies) == 1,
 		Interval: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.t.Output(), nil)).With("process", len(w.processes)),
 	})
 	watcher.confirm.maxBytes = w.listBytes
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- watcher.Run(ctx) }()
-	p.stop = sync.OnceFunc(func() {
-		cancel()
-		require.NoError(w.t, <-done)
+	return watcher, func() {
 		client.Close()
 		db.Close()
-	})
-	w.t.Cleanup(p.stop)
-	w.processes = append(w.processes, p)
+	}
 }
 
 // expire ends the lease while its holder does not know.

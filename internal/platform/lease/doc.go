@@ -1,6 +1,6 @@
 // Package lease elects one process among several by a row of a database.
 //
-// The relayer's tracker uses it. It calls the database alone.
+// The relayer's tracker and the escrow monitor's watcher use it. It calls the database alone.
 //
 // # The row
 //
