@@ -19,7 +19,7 @@ type metrics struct {
 	blocks, repeated, elections          prometheus.Gauge
 	monitored, registered, active        prometheus.Gauge
 	lagBlocks, lagSeconds, halted, parks prometheus.Gauge
-	heartbeats, oldest, dead             *prometheus.GaugeVec
+	heartbeats, oldest, dead, halt       *prometheus.GaugeVec
 
 	shown map[string]bool // the instances with a heartbeat
 }
@@ -43,7 +43,10 @@ func newMetrics(reg prometheus.Registerer, leading func() bool) *metrics {
 		lagBlocks:  gauge("rollcall_escrow_lag_blocks", "Final blocks whose events are not stored yet."+same),
 		lagSeconds: gauge("rollcall_escrow_lag_seconds", "Age of the newest block whose events are stored; what a chain takes to make a block final is part of it."+same),
 		halted:     gauge("rollcall_escrow_halted", "1 while nothing is stored or published, because the chain contradicts a final block."+same),
-		parks:      gauge("rollcall_escrow_parked", "Logs that do not decode, at most 10,000."+same),
+		halt: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rollcall_escrow_halt", Help: "1 with the cause while the chain is halted: the block with both hashes; missing otherwise." + same,
+		}, []string{"cause"}),
+		parks: gauge("rollcall_escrow_parked", "Logs that do not decode, at most 10,000."+same),
 		heartbeats: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "relayer_last_heartbeat_age", Help: "Age of the latest heartbeat of each instance, in seconds." + same,
 		}, []string{"instance"}),
@@ -73,6 +76,10 @@ func (m *metrics) show(o store.Overview) {
 	m.lagBlocks.Set(float64(o.Lag()))
 	m.lagSeconds.Set(o.CursorAge.Seconds())
 	m.halted.Set(number(o.Halted != ""))
+	m.halt.Reset()
+	if o.Halted != "" {
+		m.halt.WithLabelValues(o.Halted).Set(1)
+	}
 	active, shown := 0, map[string]bool{}
 	for _, i := range o.Instances {
 		shown[i.ID] = true
