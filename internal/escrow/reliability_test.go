@@ -20,17 +20,22 @@ func TestReliabilityPage_Checks_NameTests(t *testing.T) {
 	text, err := os.ReadFile("../../docs/escrow-reliability.md")
 	require.NoError(t, err)
 	page := string(text)
-	all := tests(t, "events", "store", "watch", "publish", "instance", "admin", "../evm", "../platform/postgres", filepath.Join("..", "..", "cmd", "rollcall"))
+	all := tests(t, "events", "store", "watch", "publish", "instance", "admin", "crashtest", "../evm", "../platform/postgres", filepath.Join("..", "..", "cmd", "rollcall"))
 	for _, test := range name.FindAllString(page, -1) {
 		require.Contains(t, all, test, "the page names it")
 	}
-	var shown, part, missing, inapplicable int
+	var shown, measured, part, missing, inapplicable int
 	rows := row.FindAllStringSubmatch(page, -1)
 	for i, r := range rows {
 		require.Equal(t, fmt.Sprint(i+1), r[1])
 		switch answer := r[2]; {
 		case strings.HasPrefix(answer, "*missing"):
 			missing++
+		case strings.HasPrefix(answer, "by the benchmark: "):
+			bench, err := os.ReadFile("../../scripts/bench/rows.txt")
+			require.NoError(t, err)
+			require.Contains(t, string(bench), strings.Trim(strings.TrimPrefix(answer, "by the benchmark: "), `"`))
+			measured++
 		case strings.HasPrefix(answer, "not applicable, because "):
 			inapplicable++
 		case strings.HasPrefix(answer, "*in part:*"):
@@ -41,5 +46,5 @@ func TestReliabilityPage_Checks_NameTests(t *testing.T) {
 		}
 	}
 	require.Len(t, rows, 44)
-	require.Contains(t, page, fmt.Sprintf("**Of 44: %d shown by a test, %d in part, %d missing, %d not applicable.**", shown, part, missing, inapplicable))
+	require.Contains(t, page, fmt.Sprintf("**Of 44: %d shown by a test, %d by the benchmark, %d in part, %d missing, %d not applicable.**", shown, measured, part, missing, inapplicable))
 }

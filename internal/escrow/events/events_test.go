@@ -104,6 +104,27 @@ func TestMatch_EscrowOfTheSameBlock_Found(t *testing.T) {
 		"0x5d91bd0cecc45fef102af61de92c5462fadc884a5ce9d21c15e8a85198f2349e:1", found[3].ID.String())
 }
 
+// The older form of the factory's event has no arbiter.
+func TestMatch_OlderFactory_Found(t *testing.T) {
+	t.Parallel()
+	const older = `[{"type":"event","name":"EscrowDeployed","inputs":[{"name":"escrow","type":"address","indexed":true},
+		{"name":"payer","type":"address","indexed":true},{"name":"payee","type":"address","indexed":true},{"name":"amount","type":"uint256"},
+		{"name":"releaseDelay","type":"uint256"},{"name":"approvalsRequired","type":"uint8"}]}]`
+	contract, err := abi.JSON(strings.NewReader(older))
+	require.NoError(t, err)
+	log := emit(t, factory, contract, "EscrowDeployed", escrow, payer, payee, big.NewInt(5), big.NewInt(3600), uint8(2))
+	require.Equal(t, "0x3c9dc28f6be15c80198ca199cf06b1dce0f9ce0398ff42ee14daf86edf02a252", log.Topics[0].Hex())
+	found, parked := BuiltIn().Match(1337, []Log{log, approved(t, payer)}, watched{factories: []common.Address{factory}})
+	require.Empty(t, parked)
+	require.Len(t, found, 2, "its escrow is watched")
+	require.Equal(t, escrow, found[0].Escrow)
+	require.Equal(t, Active, found[0].Event.State)
+	require.Equal(t, Args{
+		{"escrow", "0x00000000000000000000000000000000000000e5"}, {"payer", "0x00000000000000000000000000000000000000a1"},
+		{"payee", "0x00000000000000000000000000000000000000a2"}, {"amount", "5"}, {"releaseDelay", "3600"}, {"approvalsRequired", "2"},
+	}, found[0].Args)
+}
+
 func TestMatch_Strangers_AreIgnored(t *testing.T) {
 	t.Parallel()
 	set := BuiltIn()
