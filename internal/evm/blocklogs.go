@@ -113,7 +113,7 @@ func (c *Client) blockLogs(ctx context.Context, ep *endpoint, block common.Hash,
 	}
 	b := BlockLogs{Header: h, Logs: []Log{}}
 	for i := range receipts {
-		if b.Logs, err = appendLogs(b.Logs, &receipts[i], topics); err != nil {
+		if b.Logs, err = appendLogs(b.Logs, &receipts[i], h.Number, topics); err != nil {
 			return BlockLogs{}, ep.distrust(blockReceiptsMethod, fmt.Errorf("receipt of %s: %w", receipts[i].TxHash, err))
 		}
 	}
@@ -135,8 +135,8 @@ func (c *Client) blockLogs(ctx context.Context, ep *endpoint, block common.Hash,
 	return b, nil
 }
 
-// appendLogs appends the logs of a receipt that have one of the topics.
-func appendLogs(logs []Log, r *Receipt, topics []common.Hash) ([]Log, error) {
+// appendLogs appends the logs of a receipt of a block that have one of the topics. No receipt's root contains the number of the block.
+func appendLogs(logs []Log, r *Receipt, number uint64, topics []common.Hash) ([]Log, error) {
 	err := fields(r.text, func(key string, value []byte) error {
 		if key != "logs" {
 			return nil
@@ -146,8 +146,8 @@ func appendLogs(logs []Log, r *Receipt, topics []common.Hash) ([]Log, error) {
 			if err := parseLog(b, &l); err != nil {
 				return err
 			}
-			if l.BlockHash != r.BlockHash || l.TxHash != r.TxHash {
-				return fmt.Errorf("a log of transaction %s in block %s", l.TxHash, l.BlockHash)
+			if l.BlockHash != r.BlockHash || l.TxHash != r.TxHash || l.BlockNumber != number {
+				return fmt.Errorf("a log of transaction %s in block %d, %s", l.TxHash, l.BlockNumber, l.BlockHash)
 			}
 			if len(l.Topics) > 0 && slices.Contains(topics, l.Topics[0]) {
 				logs = append(logs, l)

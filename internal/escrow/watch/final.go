@@ -27,6 +27,8 @@ var (
 	errNoFinality = errors.New("no final block")
 	// errContradiction means that all endpoints contradict a final block.
 	errContradiction = errors.New("a final block has changed at all endpoints")
+	// errDivided means that most endpoints contradict a final block, and one has it.
+	errDivided = errors.New("a final block has changed at most endpoints")
 )
 
 // allLooks is how often finality is looked for until an endpoint whose final block is the stored one is compared with the others: its tag
@@ -60,6 +62,7 @@ func (w *Watcher) final(ctx context.Context) (events.Block, error) {
 			return w.advance(ctx, blockOf(h))
 		}
 		if h.Hash == stored.Hash && len(claims) == 0 && w.looks%allLooks != 0 {
+			w.violations = 0
 			return stored, nil
 		}
 		// For each pair it is the lower one, which the other must have, too.
@@ -96,7 +99,10 @@ func (w *Watcher) final(ctx context.Context) (events.Block, error) {
 func (w *Watcher) advance(ctx context.Context, final events.Block) (events.Block, error) {
 	stored := w.chain.Final
 	switch {
-	case final.Number < stored.Number:
+	case final.Number < stored.Number: // tags lag, or the endpoints have left the stored block
+		if err := w.compare(ctx, stored); errors.Is(err, errContradiction) {
+			return stored, err
+		}
 		return stored, nil
 	case stored.Number == 0, final.Number == stored.Number && final.Hash == stored.Hash, w.stored(stored) && w.stored(final): // each has the one before it as parent
 		w.violations = 0
@@ -105,44 +111,59 @@ func (w *Watcher) advance(ctx context.Context, final events.Block) (events.Block
 	return final, w.compare(ctx, stored)
 }
 
-// compare returns nil if an endpoint has the stored final block, and excludes those that have another one. If all of them have another
-// one, for several rounds, it halts the chain. An endpoint that does not answer delays that, and one alone of several halts nothing.
+// compare asks all endpoints, also those that it has excluded, for the stored final block. It returns nil if endpoints have it, and excludes
+// one that has another one, or several if two have it. If all of them have another one, for several rounds, it halts the chain. An endpoint
+// that does not answer delays that, and one alone of several halts nothing.
 func (w *Watcher) compare(ctx context.Context, stored events.Block) error {
+	names := w.cfg.Client.Endpoints("eth_getBlockByNumber")
+	for name := range w.excluded { // otherwise endpoints that change one after the other would never count together
+		w.cfg.Client.Exclude(name, evm.Exclusion{})
+		names = append(names, name)
+	}
 	var same, other []string
 	var errs []error
-	var have string
-	for _, name := range w.cfg.Client.Endpoints("eth_getBlockByNumber") {
+	have := map[string]string{}
+	for _, name := range names {
 		h, err := w.cfg.Client.HeaderAt(ctx, name, stored.Number)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
+			if _, before := w.excluded[name]; before {
+				w.exclude(name, "not been compared since: "+err.Error())
+			}
 		case h.Hash == stored.Hash:
 			same = append(same, name)
+			delete(w.excluded, name)
 		default:
-			other, have = append(other, name), h.Hash.Hex()
+			other, have[name] = append(other, name), h.Hash.Hex()
+			delete(w.excluded, name)
 		}
 	}
 	switch {
-	case len(same) > 0:
+	case len(same) > 1, len(same) == 1 && len(other) <= 1:
 		w.violations = 0
 		for _, name := range other {
-			w.exclude(name, have)
-			w.log.Error("endpoint excluded: it contradicts a final block", "endpoint", name, "block", stored.Number, "final", stored.Hash, "has", have)
+			w.exclude(name, have[name])
+			w.log.Error("endpoint excluded: it contradicts a final block", "endpoint", name, "block", stored.Number, "final", stored.Hash, "has", have[name])
 		}
 		return nil
+	case len(same) == 1:
+		w.violations = 0
+		return fmt.Errorf("%w: block %d was final as %s, and %d endpoints have other blocks", errDivided, stored.Number, stored.Hash, len(other))
 	case len(other) == 0:
 		return fmt.Errorf("compare the final block %d: %w", stored.Number, reasons(errs))
 	}
+	has := have[other[len(other)-1]]
 	if w.violations++; w.violations == 1 {
 		w.violated = time.Now()
 	}
-	err := fmt.Errorf("%w: block %d was final as %s and is %s", errContradiction, stored.Number, stored.Hash, have)
+	err := fmt.Errorf("%w: block %d was final as %s and is %s", errContradiction, stored.Number, stored.Hash, has)
 	silent := len(other)+len(w.excluded) < len(w.cfg.Client.Status().Endpoints)
 	alone := len(other) == 1 && !w.cfg.Alone
 	if w.violations < violations || alone || silent && time.Since(w.violated) < silentIntervals*w.cfg.Interval {
 		return err
 	}
-	w.log.Error("chain halted: nothing is stored or published until an operator resumes it", "block", stored.Number, "final", stored.Hash, "has", have)
+	w.log.Error("chain halted: nothing is stored or published until an operator resumes it", "block", stored.Number, "final", stored.Hash, "has", has)
 	if err := w.cfg.Store.Halt(ctx, err.Error()); err != nil {
 		return err
 	}
@@ -183,6 +204,9 @@ func (w *Watcher) readmit(ctx context.Context) {
 func (w *Watcher) finalize(ctx context.Context) error {
 	w.readmit(ctx)
 	final, err := w.final(ctx)
+	if errors.Is(err, errNoFinality) && len(w.excluded) > 0 && w.chain.Final.Number > 0 {
+		err = errors.Join(err, w.compare(ctx, w.chain.Final))
+	}
 	if err != nil {
 		return err
 	}

@@ -155,6 +155,75 @@ func TestReorganization_BeyondFinality_HaltsForAll(t *testing.T) {
 	}
 }
 
+// awaitHalt returns when the chain is halted.
+func (w *world) awaitHalt() {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		var halted string
+		require.NoError(w.t, w.db.QueryRow(w.t.Context(), `SELECT halted FROM escrow_chains`).Scan(&halted))
+		return halted != ""
+	}, patience, 5*time.Millisecond)
+}
+
+// awaitExcluded returns when a process has excluded an endpoint.
+func (w *world) awaitExcluded(endpoint int) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		return strings.Contains(w.processes[0].watcher.cfg.Client.Status().Endpoints[endpoint].Reason, "excluded: block ")
+	}, patience, 5*time.Millisecond)
+}
+
+// Endpoints lose a final block one after the other, so that the first ones are excluded before the last one does.
+func TestReorganization_BeyondFinalityNodeByNode_Halts(t *testing.T) {
+	t.Parallel()
+	for _, delivery := range []Delivery{Finalized, Instant} {
+		for _, endpoints := range []int{2, 3} {
+			w := newWorld(t, 12, endpoints)
+			w.delivery = delivery
+			w.mine(12)
+			w.finalize(4)
+			w.start()
+			w.awaitAll()
+			branch := w.final.Parent.Parent
+			for range 20 {
+				branch = w.chain.Mine(branch)
+			}
+			w.nodes[0].SetHead(branch)
+			w.nodes[0].SetFinal(branch.Parent)
+			if endpoints > 2 { // two others have the block, and go on
+				w.stale = 0
+				w.mine(3)
+				w.finalize(2)
+				w.awaitExcluded(0)
+				w.stale = -1
+			}
+			w.head, w.final = branch, branch.Parent
+			w.show()
+			w.awaitHalt()
+			w.processes[0].stop()
+		}
+	}
+}
+
+// The endpoints' final block is below the stored one, and on another branch.
+func TestReorganization_FinalBlockGoesBack_Halts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 9, 2)
+	w.delivery = Finalized
+	w.mine(10)
+	w.finalize(2)
+	w.start()
+	w.awaitAll()
+	final := w.final
+	w.head = final.Parent.Parent
+	for range 5 {
+		w.head = w.chain.Mine(w.head)
+	}
+	w.final = w.head.At(final.Number - 1)
+	w.show()
+	w.awaitHalt()
+}
+
 // Endpoints that contradict a final block may be on a branch of their own while another one is away. They halt the chain only if it stays
 // away, and one alone never does.
 func TestCompare_EndpointIsSilent_HaltsLater(t *testing.T) {
@@ -253,9 +322,7 @@ func TestEndpoint_LostAFinalBlock_ExcludedUntilRepaired(t *testing.T) {
 	w.mine(3)
 	w.finalize(2)
 	w.awaitAll()
-	require.Eventually(t, func() bool {
-		return strings.Contains(w.processes[0].watcher.cfg.Client.Status().Endpoints[1].Reason, "excluded: block ")
-	}, patience, 5*time.Millisecond)
+	w.awaitExcluded(1)
 	w.stale = -1
 	w.show()
 	w.proxies[2].SetDown(true) // now the first two are needed
