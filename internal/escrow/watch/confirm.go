@@ -116,6 +116,7 @@ func (c *confirmer) settle(ctx context.Context, answers []candidate) ([]evm.Log,
 	for n := range numbers {
 		c.metrics.disagreements.Inc()
 		proven, err := c.proven(ctx, n)
+		c.turn()
 		if err != nil {
 			return nil, err
 		}
@@ -156,14 +157,21 @@ func (c *confirmer) proven(ctx context.Context, number uint64) ([]evm.Log, error
 }
 
 // prove returns the logs of a range that only one endpoint has answered. Each of its blocks is proven: by the bloom of its header, or by
-// its receipts. If no other endpoint is configured, and the chain's headers prove nothing, the endpoint's list counts.
+// its receipts. The blocks must follow each other: receipts prove only what a block
+// has. If no other endpoint is configured, and the chain's headers prove nothing, the endpoint's list counts.
 func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) ([]evm.Log, error) {
 	var all []evm.Log
+	var last evm.Header
 	for n := from; n <= to; n++ {
 		h, err := c.client.HeaderAt(ctx, a.endpoint, n)
 		if err != nil {
 			return nil, err
 		}
+		if n > from && h.Parent != last.Hash {
+			return nil, fmt.Errorf("blocks %d and %d at %s are of different branches", n-1, n, a.endpoint)
+		}
+		last = h
+		c.turn()
 		if h.Excludes(c.topics...) && !laterBlooms(c.client.ChainID()) {
 			continue
 		}

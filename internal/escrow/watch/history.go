@@ -51,6 +51,7 @@ func (w *Watcher) step(ctx context.Context, r *reading, final events.Block) (nex
 		return nil, nil
 	}
 	if err != nil {
+		w.span = max(1, (r.to-r.from+1)/2) // a range of many queries may never be free of failures
 		return r, err
 	}
 	from, to := r.from, r.to

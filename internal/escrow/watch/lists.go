@@ -50,7 +50,7 @@ type lists struct {
 	// factory reports whether a contract is a factory, and known whether it is one or an escrow.
 	factory, known func(common.Address) bool
 	set            *events.Set
-	// turned is called after each query; nil for nothing.
+	// turned is called after each query, and after each block that is proven; nil for nothing.
 	turned func()
 	// maxBytes is how large the list of several blocks may be, in memory; 0 for any size.
 	maxBytes int
@@ -218,10 +218,15 @@ func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, crea
 
 func (l *lists) ask(ctx context.Context, endpoint string, q evm.LogQuery) ([]evm.Log, error) {
 	logs, err := l.client.Logs(ctx, endpoint, q)
+	l.turn()
+	return logs, err
+}
+
+// turn reports progress.
+func (l *lists) turn() {
 	if l.turned != nil {
 		l.turned()
 	}
-	return logs, err
 }
 
 // created returns the escrows that logs create and that are not known yet, each once. They may have logs of the same blocks.

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
@@ -171,6 +174,40 @@ func (w *world) awaitExcluded(endpoint int) {
 	require.Eventually(w.t, func() bool {
 		return strings.Contains(w.processes[0].watcher.cfg.Client.Status().Endpoints[endpoint].Reason, "excluded: block ")
 	}, patience, 5*time.Millisecond)
+}
+
+// An endpoint that is alone with its answers has a block of another branch in the middle of a range, as a cache by number may. Receipts prove
+// what that block has, and not that it is on the chain.
+func TestProve_BlockOfAnotherBranch_NothingOfItIsStored(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4, 2)
+	w.delivery = Finalized
+	w.head = w.chain.Mine(w.head, w.create(worldFactory))
+	orphan := w.chain.Mine(w.head, w.create(worldFactory))
+	w.nodes[0].SetHead(orphan)
+	for range 6 {
+		w.head = w.chain.Mine(w.head, w.tx())
+	}
+	w.finalize(1)
+	c, err := rpc.DialContext(t.Context(), w.nodes[0].URL())
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	var raw json.RawMessage
+	require.NoError(t, c.CallContext(t.Context(), &raw, "eth_getBlockByHash", orphan.Hash, false))
+	var asked atomic.Int64
+	byNumber := func(c proxy.Call) bool {
+		return proxy.Asks(`"`+hexutil.EncodeUint64(orphan.Number)+`"`)(c) && asked.Add(1) > 0
+	}
+	w.proxies[0].SetRules(proxy.Rule{Methods: []string{"eth_getBlockByNumber"}, When: byNumber, Fault: proxy.Fault{Kind: proxy.Answer, Result: string(raw)}})
+	w.proxies[1].SetRules(proxy.Rule{Methods: []string{logsMethod}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"}})
+	w.start()
+	require.Eventually(t, func() bool { return asked.Load() > 5 }, patience, 5*time.Millisecond)
+	for _, m := range w.messages() {
+		require.NotEqual(t, orphan.Hash, m.BlockHash)
+	}
+	w.proxies[0].SetRules()
+	w.awaitAll()
+	w.requireTruth(w.final)
 }
 
 // Endpoints lose a final block one after the other, so that the first ones are excluded before the last one does.
