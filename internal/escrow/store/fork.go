@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -89,10 +88,8 @@ func (s *Store) writeMessages(ctx context.Context, tx pgx.Tx, l *ledger, restate
 	if err != nil {
 		return err
 	}
-	for chunk := range slices.Chunk(entries, insertMost) {
-		if err := s.box.Insert(ctx, tx, chunk...); err != nil {
-			return err
-		}
+	if err := s.insert(ctx, tx, entries); err != nil {
+		return err
 	}
 	if len(restated) == 0 {
 		return nil

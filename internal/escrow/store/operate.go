@@ -46,12 +46,7 @@ func (s *Store) Replay(ctx context.Context, from, to uint64, escrow *common.Addr
 			return err
 		}
 		n = len(entries) / max(1, len(s.cfg.Targets))
-		for chunk := range slices.Chunk(entries, insertMost) {
-			if err := s.box.Insert(ctx, tx, chunk...); err != nil {
-				return err
-			}
-		}
-		return nil
+		return s.insert(ctx, tx, entries)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("replay blocks %d to %d of chain %d: %w", from, to, s.cfg.ChainID, err)
@@ -89,6 +84,16 @@ func (s *Store) replays(ctx context.Context, tx pgx.Tx, from, to uint64, escrow 
 		entries = s.enqueue(entries, &all[i].Message, events.Replayed(all[i].text))
 	}
 	return entries, nil
+}
+
+// insert inserts entries, in several statements if there are many.
+func (s *Store) insert(ctx context.Context, tx pgx.Tx, entries []outbox.Entry) error {
+	for chunk := range slices.Chunk(entries, insertMost) {
+		if err := s.box.Insert(ctx, tx, chunk...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // enqueue appends the entries of a message, one for each target.

@@ -90,6 +90,21 @@ func (s *Store) commit(ctx context.Context, tx pgx.Tx, step Step) ([]*events.Mes
 	return l.Messages, s.write(ctx, tx, step, final, l)
 }
 
+// FinalizeUpTo returns the number of the highest block, up to one, whose step makes at most some pending events final. It returns the
+// first block with pending events if that alone has more.
+func (s *Store) FinalizeUpTo(ctx context.Context, number uint64, most int) (uint64, error) {
+	const pending = `SELECT block_number FROM processed_events WHERE chain_id = $1 AND status = 'pending' AND block_number <= $2 ORDER BY block_number, place`
+	var first, beyond *int64
+	err := s.db.QueryRow(ctx, `SELECT (`+pending+` LIMIT 1), (`+pending+` LIMIT 1 OFFSET $3)`, int64(s.cfg.ChainID), int64(number), most).Scan(&first, &beyond)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("count the pending events of chain %d: %w", s.cfg.ChainID, err)
+	case beyond == nil:
+		return number, nil
+	}
+	return uint64(max(*first, *beyond-1)), nil
+}
+
 // ledger is the ledger of a step with what its rows need.
 type ledger struct {
 	events.Ledger
@@ -244,7 +259,7 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, step Step, final events.Bl
 	if err != nil {
 		return err
 	}
-	if err := s.box.Insert(ctx, tx, entries...); err != nil {
+	if err := s.insert(ctx, tx, entries); err != nil {
 		return err
 	}
 	var batch pgx.Batch

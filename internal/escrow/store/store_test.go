@@ -7,12 +7,15 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -339,6 +342,115 @@ func TestRegister_OtherSettings_Refused(t *testing.T) {
 	require.ErrorContains(t, err, "FACTORY_ADDRESS is 0x0100000000000000000000000000000000000000,0x0200000000000000000000000000000000000000, and the database has 0xfa00000000000000000000000000000000000000")
 	require.ErrorContains(t, err, "START_BLOCK is 9, and the database has 1")
 	require.NotContains(t, err.Error(), "ESCROW_EVENTS")
+}
+
+// statements records the statements of a database.
+type statements struct {
+	mu  sync.Mutex
+	all []statement
+}
+
+type statement struct {
+	sql  string
+	rows int64 // that it affected
+}
+
+type sqlKey struct{}
+
+func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, sqlKey{}, data.SQL)
+}
+
+func (s *statements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	s.add(ctx.Value(sqlKey{}).(string), data.CommandTag)
+}
+
+func (s *statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (s *statements) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	s.add(data.SQL, data.CommandTag)
+}
+
+func (s *statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+func (s *statements) add(sql string, tag pgconn.CommandTag) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, statement{sql, tag.RowsAffected()})
+}
+
+// record returns the statements of a call.
+func (f *fixture) record(call func(*store.Store)) []statement {
+	f.t.Helper()
+	s := new(statements)
+	cfg := f.db.Config()
+	cfg.ConnConfig.Tracer = s
+	db, err := pgxpool.NewWithConfig(f.t.Context(), cfg)
+	require.NoError(f.t, err)
+	defer db.Close()
+	opened, err := store.New(db, store.Config{ChainID: chainID, Events: set, Targets: []string{"topic", "hook"}})
+	require.NoError(f.t, err)
+	call(opened)
+	return s.all
+}
+
+// A step with many events inserts their messages by several statements, in order: one has a limit of time.
+func TestCommit_ManyEvents_InsertedInParts(t *testing.T) {
+	f := setup(t)
+	escrow := common.Address{0xe5}
+	logs := []events.Log{deployed(t, escrow)}
+	one := approved(t, escrow)
+	for i := range 3_000 {
+		one.Tx = common.Hash{byte(i >> 8), byte(i), 1}
+		logs = append(logs, one)
+	}
+	b := block(1, 0)
+	var messages []*events.Message
+	inserts := 0
+	for _, s := range f.record(func(s *store.Store) {
+		var err error
+		messages, err = s.Commit(t.Context(), store.Step{Epoch: f.epoch, To: b, Blocks: []store.Read{read(b, nil, logs...)}})
+		require.NoError(t, err)
+	}) {
+		if strings.HasPrefix(s.sql, "INSERT INTO escrow_outbox") {
+			inserts++
+			require.LessOrEqual(t, s.rows, int64(5_000))
+		}
+	}
+	require.Equal(t, 2, inserts)
+	require.Len(t, messages, 3_001)
+	require.Equal(t, messages, f.messages("topic"))
+	require.Equal(t, messages, f.messages("hook"))
+}
+
+// A limited number of pending events, but at least a block, becomes final by a step.
+func TestFinalizeUpTo_PendingEvents_AreLimited(t *testing.T) {
+	f := setup(t)
+	escrow := common.Address{0xe5}
+	step := store.Step{Epoch: f.epoch}
+	for i, n := range []int{2, 0, 3, 1, 1, 0} { // events of the blocks from 1 on
+		var logs []events.Log
+		for k := range n {
+			one := approved(t, escrow)
+			one.Tx = common.Hash{byte(i), byte(k), 1}
+			logs = append(logs, one)
+		}
+		step.To = block(uint64(i+1), 0)
+		step.Blocks = append(step.Blocks, read(step.To, registry{escrow: true}, logs...))
+	}
+	_, err := f.Commit(t.Context(), step)
+	require.NoError(t, err)
+	for _, c := range []struct{ upto, final, want uint64 }{
+		{upto: 6, want: 2}, {upto: 2, want: 2}, {upto: 6, final: 2, want: 3}, {upto: 6, final: 3, want: 6}, {upto: 4, final: 3, want: 4}, {upto: 6, final: 6, want: 6},
+	} {
+		_, err := f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: step.To, To: step.To, Final: block(c.final, 0)})
+		require.NoError(t, err)
+		got, err := f.FinalizeUpTo(t.Context(), c.upto, 2)
+		require.NoError(t, err)
+		require.Equal(t, c.want, got, "%+v", c)
+	}
 }
 
 // E8: random chains with reorganizations, read by processes that stop at any step: the messages of the outbox are those of a ledger in memory

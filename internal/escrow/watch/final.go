@@ -219,14 +219,39 @@ func (w *Watcher) finalize(ctx context.Context) error {
 		}
 	case ok && at.Hash != final.Hash:
 		err = w.reorganize(ctx, final.Number)
-	case ok && final.Number > w.chain.Final.Number:
-		if err := w.commit(ctx, store.Step{Epoch: w.lease.Epoch(), From: tip, To: w.blocks[len(w.blocks)-1], Final: final}); err != nil {
-			return err
-		}
-		w.blocks = w.blocks[slices.IndexFunc(w.blocks, func(b events.Block) bool { return b.Number == final.Number }):]
+	}
+	if err == nil {
+		err = w.finalizeStored(ctx, final)
 	}
 	if err != nil {
 		return err
 	}
 	return w.catchUp(ctx, final)
+}
+
+// finalizeStored makes the stored blocks up to a final one final, in steps of a limited number of events: there are many if the final block
+// moves far, such as after its tag has stalled. If the final block is after the cursor, that is on the chain.
+func (w *Watcher) finalizeStored(ctx context.Context, final events.Block) error {
+	upto := min(final.Number, w.chain.Cursor.Number)
+	if upto == final.Number && !w.stored(final) { // it is before the stored blocks, or contradicts one that endpoints have shown
+		return nil
+	}
+	for upto > w.chain.Final.Number {
+		number, err := w.cfg.Store.FinalizeUpTo(ctx, upto, w.finalizeMost)
+		if err != nil {
+			return err
+		}
+		at, ok := w.block(number)
+		if !ok { // another process has stored a step
+			return store.ErrFenced
+		}
+		if err := w.commit(ctx, store.Step{Epoch: w.lease.Epoch(), From: w.chain.Cursor, To: w.blocks[len(w.blocks)-1], Final: at}); err != nil {
+			return err
+		}
+		w.blocks = w.blocks[slices.IndexFunc(w.blocks, func(b events.Block) bool { return b.Number == number }):]
+		if err := w.renew(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }

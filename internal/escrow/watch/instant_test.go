@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/big"
 	"slices"
@@ -11,11 +12,14 @@ import (
 
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/scripted"
 )
 
 // newInstant is newMonitor for instant delivery.
@@ -271,6 +275,106 @@ func TestInstant_OneEndpointFaulty_MessagesAreTheChains(t *testing.T) {
 	}
 	m.awaitFinal(m.head() - 3)
 	m.requireStack(m.head() - 3)
+}
+
+// finalSteps returns the numbers of the blocks whose pending events became final, an entry for each event, by step.
+func (w *world) finalSteps() (steps [][]uint64) {
+	w.t.Helper()
+	rows, err := w.db.Query(w.t.Context(), `SELECT xmin::text, payload FROM escrow_outbox ORDER BY seq`)
+	require.NoError(w.t, err)
+	var tx, last string
+	var text []byte
+	_, err = pgx.ForEachRow(rows, []any{&tx, &text}, func() error {
+		var m events.Message
+		if err := json.Unmarshal(text, &m); err != nil || m.Status != events.Final || m.Revision == 1 {
+			return err
+		}
+		if tx != last {
+			steps, last = append(steps, nil), tx
+		}
+		steps[len(steps)-1] = append(steps[len(steps)-1], m.BlockNumber)
+		return nil
+	})
+	require.NoError(w.t, err)
+	return steps
+}
+
+// requireSteps requires that the pending events became final in several steps in the order of the chain, each within the limit.
+func (w *world) requireSteps() {
+	w.t.Helper()
+	steps := w.finalSteps()
+	require.Greater(w.t, len(steps), 2)
+	require.True(w.t, slices.IsSorted(slices.Concat(steps...)))
+	for _, numbers := range steps {
+		if len(numbers) > w.finalizeMost {
+			require.Len(w.t, slices.Compact(numbers), 1, "a step of more events has a single block")
+		}
+	}
+}
+
+// The tag stalls and recovers: the pending events become final in several steps, also if the final block is after the stored ones.
+func TestInstant_TagRecovers_FinalInSteps(t *testing.T) {
+	t.Parallel()
+	for _, down := range []bool{false, true} {
+		w := newWorld(t, 1, 2)
+		w.delivery, w.finalizeMost = Instant, 4
+		w.mine(30)
+		w.start()
+		w.awaitAll()
+		require.NotEmpty(t, w.messages())
+		if down {
+			w.processes[0].stop()
+			w.mine(5)
+		}
+		w.finalize(0)
+		if down {
+			w.start()
+		}
+		w.awaitAll()
+		w.requireTruth(w.head)
+		w.requireSteps()
+	}
+}
+
+// More events than a statement could insert in its time become final.
+func TestInstant_TagRecovers_ManyEvents(t *testing.T) {
+	if testing.Short() {
+		t.Skip("60,000 events take a minute")
+	}
+	t.Parallel()
+	w := newWorld(t, 1, 2)
+	w.delivery = Instant
+	w.head = w.chain.Mine(w.head, w.create(worldFactory))
+	escrow := escrowsOf(w.head)[0]
+	w.show()
+	w.start()
+	for range 24 {
+		var txs []scripted.Tx
+		for range 25 {
+			logs := make([]types.Log, 100)
+			for i := range logs {
+				logs[i] = w.approved(escrow)
+			}
+			txs = append(txs, w.tx(logs...))
+		}
+		w.head = w.chain.Mine(w.head, txs...)
+		w.show()
+	}
+	w.awaitAll()
+	w.finalize(0)
+	w.awaitAll()
+	const all = 24*2_500 + 2 // with those of the creation
+	messages := w.messages()
+	require.GreaterOrEqual(t, len(messages), 2*all)
+	final := map[string]bool{}
+	for i, m := range messages {
+		require.Equal(t, int64(i+1), m.Sequence)
+		if m.Status == events.Final {
+			final[m.EventID] = true
+		}
+	}
+	require.GreaterOrEqual(t, len(final), all)
+	w.requireSteps()
 }
 
 // calls counts the calls to all endpoints, and the polls among them.

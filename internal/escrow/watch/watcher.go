@@ -68,8 +68,10 @@ type Watcher struct {
 	violated   time.Time            // when the first of them was
 	excluded   map[string]time.Time // when endpoints were excluded
 	looks      int                  // for a new final block
-	looked     time.Time            // when the last one was
-	finalErr   error                // of the last look
+	// finalizeMost is how many pending events a step makes final at most, if they are of several blocks.
+	finalizeMost int
+	looked       time.Time // when the last one was
+	finalErr     error     // of the last look
 	follower
 
 	mu      sync.Mutex
@@ -94,7 +96,7 @@ func New(cfg Config) *Watcher {
 	// A process that restarts under the same name is another holder: its former one may still be running.
 	holder := cmp.Or(cfg.Instance, "watcher") + "/" + uuid.NewString()
 	w := &Watcher{
-		cfg: cfg, log: cfg.Logger.With("component", "watcher"), span: firstBlocks,
+		cfg: cfg, log: cfg.Logger.With("component", "watcher"), span: firstBlocks, finalizeMost: rangeLogs,
 		lease: lease.New(lease.Config{Row: cfg.Store.WatcherLease(), Holder: holder, Interval: cfg.Interval}),
 	}
 	w.confirm = &confirmer{

@@ -49,6 +49,8 @@ type world struct {
 	set      *events.Set
 	// listBytes is how large a list of several blocks may be.
 	listBytes int
+	// finalizeMost is how many pending events a step makes final.
+	finalizeMost int
 
 	chain     *scripted.Chain
 	nodes     []*scripted.Node
@@ -68,7 +70,7 @@ func newWorld(t *testing.T, seed uint64, endpoints int) *world {
 	t.Helper()
 	w := &world{
 		t: t, dice: rand.New(rand.NewPCG(seed, 33)), chain: scripted.New(worldChain), stale: -1, branches: map[common.Hash]map[string]bool{}, finality: evm.Finality{Tag: "finalized"},
-		timeout: 10 * time.Second, set: events.BuiltIn(), listBytes: maxListBytes,
+		timeout: 10 * time.Second, set: events.BuiltIn(), listBytes: maxListBytes, finalizeMost: rangeLogs,
 	}
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
 	w.url, w.db = db.URL(), db.Pool(t)
@@ -168,7 +170,7 @@ func (w *world) watcher(p *process) (watcher *Watcher, end func()) {
 		Client: client, Store: s, Events: w.set, Factories: factories, Finality: w.finality, Delivery: w.delivery, Alone: len(w.proxies) == 1,
 		Interval: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.t.Output(), nil)).With("process", len(w.processes)),
 	})
-	watcher.confirm.maxBytes = w.listBytes
+	watcher.confirm.maxBytes, watcher.finalizeMost = w.listBytes, w.finalizeMost
 	return watcher, func() {
 		client.Close()
 		db.Close()
