@@ -217,6 +217,43 @@ func TestStatus_CountsEscrowsParkedAndMessages(t *testing.T) {
 	require.True(t, f.at.Time.Equal(s.Cursor.Time.Time))
 }
 
+// The cost of the counts does not grow with the number of published messages, which stay.
+func TestStatusAndPartitions_ManyPublished_ReadFewPages(t *testing.T) {
+	f := newFixture(t)
+	f.final(deployed(t, common.Address{1}))
+	f.publish(`lane = '1337/hook'`)
+	f.exec(`INSERT INTO escrow_outbox (state, settled_at, lane, subject, partition, payload)
+		SELECT 'done', now(), '1337/topic', '1337/topic/' || n, n % 2520, repeat('x', 200)::bytea FROM generate_series(1, 20000) AS n`)
+	f.exec(`VACUUM ANALYZE escrow_outbox`)
+	cfg := f.db.Config()
+	cfg.MaxConns = 1 // its own counts are flushed
+	db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer db.Close()
+	a, err := Open(t.Context(), db, chainID)
+	require.NoError(t, err)
+	pages := func() (n, scans int) {
+		_, err := db.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`)
+		require.NoError(t, err)
+		require.NoError(t, db.QueryRow(t.Context(), `SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit, seq_scan
+			FROM pg_statio_user_tables JOIN pg_stat_user_tables USING (relid) WHERE relid = 'escrow_outbox'::regclass`).Scan(&n, &scans))
+		return n, scans
+	}
+	before, scans := pages()
+	for range 10 { // prepared statements get a plan for any value after some
+		s, err := a.Status(t.Context())
+		require.NoError(t, err)
+		require.Len(t, s.Messages, 1)
+		list, err := a.Partitions(t.Context(), 0)
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		require.Equal(t, int64(1), list[0].Unpublished)
+	}
+	after, scansAfter := pages()
+	require.Equal(t, scans, scansAfter)
+	require.Less(t, after-before, 1_000, "20 reads of an outbox with more pages than that")
+}
+
 // A row that a killed process has left counts as leading only while the lease is held.
 func TestStatus_Instances_WithHeartbeatAndLeader(t *testing.T) {
 	f := newFixture(t)

@@ -62,6 +62,10 @@ type Messages struct {
 	Oldest  timefmt.Timestamp `json:"oldest"` // when the oldest was stored; null if all are published
 }
 
+// unpublished is the condition for the messages that are not published, in the form of the outbox's index by subject, which has those alone.
+// The published ones stay in the outbox, and no other index leaves them out. Each message has a subject.
+const unpublished = `state IN ('waiting', 'dead') AND subject IS NOT NULL`
+
 // Status returns the state of the chain. Its cost grows with the numbers of escrows and of unpublished messages.
 func (a *Admin) Status(ctx context.Context) (s Status, err error) {
 	st, err := a.store(nil)
@@ -102,9 +106,9 @@ func (a *Admin) Status(ctx context.Context) (s Status, err error) {
 			})
 			return err
 		})
-	// The lane of each target that the outbox has, also of those whose messages are all published.
+	// A target whose messages are all published has no row.
 	batch.Queue(`SELECT lane, count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'dead'), min(created_at)
-		FROM escrow_outbox WHERE state IN ('waiting', 'dead') AND starts_with(lane, $1) GROUP BY lane ORDER BY lane`, a.prefix()).
+		FROM escrow_outbox WHERE `+unpublished+` AND starts_with(lane, $1) GROUP BY lane ORDER BY lane`, a.prefix()).
 		Query(func(rows pgx.Rows) error {
 			var m Messages
 			_, err := pgx.ForEachRow(rows, []any{&m.To, &m.Waiting, &m.Dead, &m.Oldest}, func() error {
@@ -136,7 +140,8 @@ type Partition struct {
 }
 
 // Partitions returns the partitions that have escrows or unpublished messages; or with a total, from 1 to [events.Partitions], all numbers
-// below it, with the partitions that are equal to each modulo the total: what an instance with that PARTITION_NUMBER publishes.
+// below it, with the partitions that are equal to each modulo the total: what an instance with that PARTITION_NUMBER publishes. Its cost grows
+// with the numbers of escrows and of unpublished messages.
 func (a *Admin) Partitions(ctx context.Context, total int) ([]Partition, error) {
 	modulus, all := total, 0
 	if total == 0 {
@@ -149,7 +154,7 @@ func (a *Admin) Partitions(ctx context.Context, total int) ([]Partition, error) 
 				FROM escrow_accounts WHERE chain_id = $1 AND created IS NOT NULL GROUP BY 1
 		UNION ALL
 			SELECT partition % $2, 0, count(*), min(created_at) FROM escrow_outbox
-				WHERE state IN ('waiting', 'dead') AND starts_with(lane, $4) GROUP BY 1
+				WHERE `+unpublished+` AND starts_with(lane, $4) GROUP BY 1
 		UNION ALL
 			SELECT n, 0, 0, NULL FROM generate_series(0, $3::int - 1) AS n
 		) AS parts GROUP BY part ORDER BY part`, int64(a.ChainID), modulus, all, a.prefix())
