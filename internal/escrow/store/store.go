@@ -36,12 +36,14 @@ func Migrations() postgres.Migrations {
 }
 
 // Outbox is the table of the messages. A lane is a target of a chain, see [Lane], and a subject is an escrow at a target: a message that a
-// target refuses for good holds back those of its escrow. A claim reads whether the chain is halted, see [Halted].
+// target refuses for good holds back those of its escrow. A claim reads whether the chain is halted, see [Halted]. A lane that begins with no
+// chain id of Postgres's bigint has no chain: a cast of it would fail the claim.
 var Outbox = outbox.Table{
 	Name: "escrow_outbox", DeadBlocks: true, KeepDone: true,
 	Columns: `coalesce(c.halted, '') <> ''`,
 	Joins: `LEFT JOIN LATERAL (SELECT halted FROM escrow_chains WHERE chain_id =
-		CASE WHEN split_part(e.lane, '/', 1) ~ '^[0-9]{1,18}$' THEN split_part(e.lane, '/', 1)::bigint END LIMIT 1) AS c ON true`,
+		CASE WHEN split_part(e.lane, '/', 1) ~ '^[0-9]{1,19}$' AND lpad(split_part(e.lane, '/', 1), 19, '0') <= '9223372036854775807' COLLATE "C"
+			THEN split_part(e.lane, '/', 1)::bigint END LIMIT 1) AS c ON true`,
 	Scan: func(row pgx.CollectableRow) (any, error) {
 		var halted bool
 		return &halted, row.Scan(&halted)

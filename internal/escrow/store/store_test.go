@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/big"
 	"math/rand/v2"
 	"slices"
@@ -267,35 +268,67 @@ func TestOutbox_Claim_ReadsTheHalt(t *testing.T) {
 	box, err := outbox.New(f.db, store.Outbox)
 	require.NoError(t, err)
 	require.NoError(t, postgres.InTx(t.Context(), f.db, func(tx pgx.Tx) error { return box.Insert(t.Context(), tx, outbox.Entry{Lane: "7/topic"}) }))
-	for _, halted := range []bool{false, true} {
-		if halted {
-			require.NoError(t, f.Halt(t.Context(), "block 7 is 0xa and was 0xb"))
-		}
-		claimed := make(chan outbox.Work)
-		w, err := box.NewWorker(outbox.Config{Concurrency: 3, Handle: func(_ context.Context, w outbox.Work) outbox.Result {
-			claimed <- w
-			return outbox.Returned()
-		}})
-		require.NoError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- w.Run(ctx) }()
-		seen := map[string]bool{}
-		for len(seen) < 3 {
-			w := <-claimed
-			seen[w.Lane] = true
-			require.Equal(t, halted && w.Lane != "7/topic", store.Halted(w), w.Lane)
-		}
-		stop()
-		for done := false; !done; {
-			select {
-			case <-claimed:
-			case err := <-ended:
-				require.NoError(t, err)
-				done = true
-			}
+	require.Equal(t, map[string]bool{"1337/topic": false, "1337/hook": false, "7/topic": false}, f.halts(box, 3))
+	require.NoError(t, f.Halt(t.Context(), "block 7 is 0xa and was 0xb"))
+	require.Equal(t, map[string]bool{"1337/topic": true, "1337/hook": true, "7/topic": false}, f.halts(box, 3))
+}
+
+// halts claims the entries of a number of lanes, gives them back, and returns whether the chain of each lane is halted.
+func (f *fixture) halts(box *outbox.Outbox, lanes int) map[string]bool {
+	f.t.Helper()
+	claimed := make(chan outbox.Work)
+	w, err := box.NewWorker(outbox.Config{Concurrency: lanes, Handle: func(_ context.Context, w outbox.Work) outbox.Result {
+		claimed <- w
+		return outbox.Returned()
+	}})
+	require.NoError(f.t, err)
+	ctx, stop := context.WithCancel(f.t.Context())
+	ended := make(chan error)
+	go func() { ended <- w.Run(ctx) }()
+	seen := map[string]bool{}
+	timeout := time.After(2 * time.Minute)
+	for len(seen) < lanes {
+		select {
+		case w := <-claimed:
+			seen[w.Lane] = store.Halted(w)
+		case <-timeout:
+			require.FailNow(f.t, "lanes were not claimed", "%v", seen)
 		}
 	}
+	stop()
+	for {
+		select {
+		case <-claimed:
+		case err := <-ended:
+			require.NoError(f.t, err)
+			return seen
+		}
+	}
+}
+
+// E11: a claim finds the halt of a chain with the longest id. Lanes that begin with no chain id do not fail the claim.
+func TestOutbox_Claim_LongestChainID(t *testing.T) {
+	f := setup(t)
+	const longest = math.MaxInt64
+	s, err := store.New(f.db, store.Config{ChainID: longest, Events: set, Targets: []string{"topic"}})
+	require.NoError(t, err)
+	require.NoError(t, s.Register(t.Context(), store.Settings{Factories: []common.Address{factory}, StartBlock: 1}))
+	require.NoError(t, s.Halt(t.Context(), "block 7 is 0xa and was 0xb"))
+	want := map[string]bool{store.Lane(longest, "topic"): true}
+	for _, lane := range []string{"", "webhook", "9223372036854775808/topic", "9999999999999999999/topic", "92233720368547758070/topic", "-1/topic"} {
+		want[lane] = false
+	}
+	box, err := outbox.New(f.db, store.Outbox)
+	require.NoError(t, err)
+	require.NoError(t, postgres.InTx(t.Context(), f.db, func(tx pgx.Tx) error {
+		for lane := range want {
+			if err := box.Insert(t.Context(), tx, outbox.Entry{Lane: lane}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	require.Equal(t, want, f.halts(box, len(want)))
 }
 
 // E10: a step that contradicts the final block is refused.
