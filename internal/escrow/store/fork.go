@@ -94,12 +94,8 @@ func (s *Store) writeMessages(ctx context.Context, tx pgx.Tx, l *ledger, restate
 	if len(restated) == 0 {
 		return nil
 	}
-	for escrow := range restated {
-		standing, err := s.standing(ctx, tx, escrow, math.MaxInt64)
-		if err != nil {
-			return err
-		}
-		l.Restate(escrow, s.cfg.Events, standing)
+	if err := s.restate(ctx, tx, l, restated, math.MaxInt64); err != nil {
+		return err
 	}
 	var batch pgx.Batch
 	s.queueAccounts(&batch, chain, restated, l)

@@ -166,12 +166,8 @@ func (s *Store) loadLate(ctx context.Context, tx pgx.Tx, l *ledger, ids []string
 	if err := s.loadAccounts(ctx, tx, touched, l); err != nil {
 		return nil, err
 	}
-	list := make([][]byte, 0, len(touched))
-	for a := range touched {
-		list = append(list, a.Bytes())
-	}
 	rows, err = tx.Query(ctx, `SELECT DISTINCT escrow FROM processed_events WHERE chain_id = $1 AND escrow = ANY($2) AND block_number >= $3 AND status <> 'retracted'`,
-		int64(s.cfg.ChainID), list, int64(from))
+		int64(s.cfg.ChainID), raw(touched), int64(from))
 	if err != nil {
 		return nil, err
 	}

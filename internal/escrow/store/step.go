@@ -169,12 +169,8 @@ func (s *Store) loadAccounts(ctx context.Context, tx pgx.Tx, touched map[common.
 	if len(touched) == 0 {
 		return nil
 	}
-	list := make([][]byte, 0, len(touched))
-	for a := range touched {
-		list = append(list, a.Bytes())
-	}
 	rows, err := tx.Query(ctx, `SELECT escrow, sequence, created, state, payer, payee, amount::text FROM escrow_accounts WHERE chain_id = $1 AND escrow = ANY($2)`,
-		int64(s.cfg.ChainID), list)
+		int64(s.cfg.ChainID), raw(touched))
 	if err != nil {
 		return err
 	}
@@ -206,12 +202,10 @@ func (s *Store) decide(ctx context.Context, tx pgx.Tx, step Step, final events.B
 		}
 		changed[l.Last[id].Escrow] = true
 	}
-	for escrow := range changed {
-		standing, err := s.standing(ctx, tx, escrow, step.Ancestor.Number)
-		if err != nil {
+	if len(changed) > 0 {
+		if err := s.restate(ctx, tx, l, changed, step.Ancestor.Number); err != nil {
 			return err
 		}
-		l.Restate(escrow, s.cfg.Events, standing)
 	}
 	for _, id := range l.finalize {
 		if err := l.Finalize(id); err != nil {
@@ -235,21 +229,38 @@ func (s *Store) decide(ctx context.Context, tx pgx.Tx, step Step, final events.B
 	return nil
 }
 
-// standing returns the messages of the events of an escrow up to a block that were not retracted, in the order of the chain.
-func (s *Store) standing(ctx context.Context, tx pgx.Tx, escrow common.Address, upto uint64) ([]*events.Message, error) {
-	rows, err := tx.Query(ctx, `SELECT message FROM processed_events WHERE chain_id = $1 AND escrow = $2 AND block_number <= $3 AND status <> 'retracted'
-		ORDER BY block_number, place`, int64(s.cfg.ChainID), escrow[:], int64(upto))
+// restate sets the facts of escrows to those of their events up to a block that were not retracted.
+func (s *Store) restate(ctx context.Context, tx pgx.Tx, l *ledger, escrows map[common.Address]bool, upto uint64) error {
+	rows, err := tx.Query(ctx, `SELECT message FROM processed_events WHERE chain_id = $1 AND escrow = ANY($2) AND block_number <= $3 AND status <> 'retracted'
+		ORDER BY block_number, place`, int64(s.cfg.ChainID), raw(escrows), int64(upto))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*events.Message, error) {
-		var text []byte
+	standing := map[common.Address][]*events.Message{}
+	var text []byte
+	if _, err := pgx.ForEachRow(rows, []any{&text}, func() error {
 		m := new(events.Message)
-		if err := row.Scan(&text); err != nil {
-			return nil, err
+		if err := json.Unmarshal(text, m); err != nil {
+			return fmt.Errorf("stored message: %w", err)
 		}
-		return m, json.Unmarshal(text, m)
-	})
+		standing[m.Escrow] = append(standing[m.Escrow], m)
+		return nil
+	}); err != nil {
+		return err
+	}
+	for escrow := range escrows {
+		l.Restate(escrow, s.cfg.Events, standing[escrow])
+	}
+	return nil
+}
+
+// raw returns a set of addresses in the form of the database.
+func raw(set map[common.Address]bool) [][]byte {
+	list := make([][]byte, 0, len(set))
+	for a := range set {
+		list = append(list, a.Bytes())
+	}
+	return list
 }
 
 // write stores the results of a step.

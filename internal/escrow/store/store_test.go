@@ -212,6 +212,37 @@ func TestCommit_CreationRemoved_EscrowIsNotRegistered(t *testing.T) {
 	require.Equal(t, 1, f.count(`SELECT count(*) FROM escrow_registry WHERE created_block = 3`))
 }
 
+// The chain's row is locked during a reorganization, so it makes no more statements for more escrows. The registry has the facts of each.
+func TestCommit_Reorganization_StatementsAreFew(t *testing.T) {
+	f := setup(t)
+	statements := func(number uint64, escrows int) int {
+		known := registry{}
+		var create, settle []events.Log
+		for i := range escrows {
+			escrow := common.Address{byte(number), byte(i), 1}
+			known[escrow] = true
+			one, two := deployed(t, escrow), released(t, escrow)
+			one.Tx, two.Tx = common.Hash{byte(number), 1}, common.Hash{byte(number), 2}
+			create, settle = append(create, one), append(settle, two)
+		}
+		chain, err := f.Chain(t.Context())
+		require.NoError(t, err)
+		b1, b2, other := block(number, 0), block(number+1, 0), block(number+1, 1)
+		_, err = f.Commit(t.Context(), store.Step{
+			Epoch: f.epoch, From: chain.Cursor, To: b2, Blocks: []store.Read{read(b1, nil, create...), read(b2, known, settle...)},
+		})
+		require.NoError(t, err)
+		require.Equal(t, escrows, f.count(`SELECT count(*) FROM escrow_registry WHERE created_block = $1 AND status = 'released'`, number))
+		n := len(f.record(func(s *store.Store) {
+			_, err := s.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b2, Ancestor: &b1, To: other, Blocks: []store.Read{read(other, nil)}})
+			require.NoError(t, err)
+		}))
+		require.Equal(t, escrows, f.count(`SELECT count(*) FROM escrow_registry WHERE created_block = $1 AND status = 'active' AND amount = 5`, number))
+		return n
+	}
+	require.Equal(t, statements(1, 2), statements(11, 40))
+}
+
 // E1: of two processes that follow the same cursor one stores its step, and one whose lease has passed to another stores nothing.
 func TestCommit_AnotherProcess_IsFenced(t *testing.T) {
 	f := setup(t)
