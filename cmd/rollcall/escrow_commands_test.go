@@ -177,10 +177,10 @@ func TestEscrowEvents_ListsAndParked_AreShown(t *testing.T) {
 	list := read[struct{ Events []events.Message }](t, e.args("events", "--to", "1")...)
 	require.Equal(t, []events.Message{}, list.Events)
 	require.Equal(t, "0 parked logs\n", succeed(t, e.args("events", "--parked")...))
-	e.exec(`INSERT INTO escrow_parked (chain_id, block_number, block_hash, event_id, escrow, contract, topics, data, tx_hash, reason)
-		VALUES (1337, 7, sha256('b'), 'id', NULL, $1, ARRAY[sha256('t')], '\x0102', sha256('x'), 'data: too short')`, e.factory[:])
+	e.exec(`INSERT INTO escrow_parked (chain_id, block_number, block_hash, event_id, escrow, contract, topics, data, tx_hash, log_index, reason)
+		VALUES (1337, 7, sha256('b'), 'id', NULL, $1, ARRAY[sha256('t')], '\x0102', sha256('x'), 4294967292, 'data: too short')`, e.factory[:])
 	out = succeed(t, e.args("events", "--parked")...)
-	require.Regexp(t, `^event +id\nblock +7 0x.*\ncontract +`+lower(e.factory)+`\ntransaction +0x.*\nreason +data: too short\ntopic +0x.*\ndata +0x0102\nparked +20.*\n\n1 parked log\n$`, out)
+	require.Regexp(t, `^event +id\nblock +7 0x.*\ncontract +`+lower(e.factory)+`\ntransaction +0x.*\nlog index +4294967292\nreason +data: too short\ntopic +0x.*\ndata +0x0102\nparked +20.*\n\n1 parked log\n$`, out)
 	parked := read[struct{ Parked []admin.Parked }](t, e.args("events", "--parked")...).Parked
 	require.Equal(t, "data: too short", parked[0].Reason)
 	for want, args := range map[string][]string{

@@ -103,6 +103,7 @@ func (c *escrowEventsCmd) parked(ctx context.Context, con *Console, a *admin.Adm
 				line("escrow", lower(*p.Escrow))
 			}
 			line("transaction", p.TxHash.Hex())
+			line("log index", fmt.Sprint(p.LogIndex))
 			line("reason", p.Reason)
 			for _, topic := range p.Topics {
 				line("topic", topic.Hex())

@@ -127,7 +127,7 @@ func released(t testing.TB, escrow common.Address) events.Log {
 
 func undecodable(t testing.TB, escrow common.Address) events.Log {
 	bad := approved(t, escrow, 8)
-	bad.Data = []byte{0, 1}
+	bad.Data, bad.Index = []byte{0, 1}, 0xfffffffc
 	return bad
 }
 
@@ -324,7 +324,7 @@ func TestEvents_FilterAndLimit(t *testing.T) {
 	require.NoError(t, err)
 	bad := undecodable(t, one)
 	require.Equal(t, []Parked{{
-		EventID: parked[0].EventID, BlockNumber: 2, BlockHash: block(2, 1).Hash, Escrow: &one, Contract: one, TxHash: bad.Tx, Topics: bad.Topics, Data: bad.Data,
+		EventID: parked[0].EventID, BlockNumber: 2, BlockHash: block(2, 1).Hash, Escrow: &one, Contract: one, TxHash: bad.Tx, LogIndex: 0xfffffffc, Topics: bad.Topics, Data: bad.Data,
 		Reason: parked[0].Reason, ParkedAt: parked[0].ParkedAt,
 	}}, parked)
 	require.NotEmpty(t, parked[0].Reason)

@@ -71,6 +71,7 @@ type Parked struct {
 	Escrow      *common.Address   `json:"escrow"` // null: of a factory, so that the escrow is not known
 	Contract    common.Address    `json:"contract"`
 	TxHash      common.Hash       `json:"txHash"`
+	LogIndex    uint64            `json:"logIndex"` // the node's
 	Topics      []common.Hash     `json:"topics"`
 	Data        hexutil.Bytes     `json:"data"`
 	Reason      string            `json:"reason"`
@@ -79,7 +80,7 @@ type Parked struct {
 
 // Parked returns the matching logs that do not decode, in the order of the chain: the newest, if there are more than the limit.
 func (a *Admin) Parked(ctx context.Context, f Filter) ([]Parked, error) {
-	rows, err := a.db.Query(ctx, `SELECT event_id, block_number, block_hash, escrow, contract, tx_hash, topics, data, reason, parked_at
+	rows, err := a.db.Query(ctx, `SELECT event_id, block_number, block_hash, escrow, contract, tx_hash, log_index, topics, data, reason, parked_at
 		FROM escrow_parked WHERE `+where+` ORDER BY block_number DESC, event_id DESC LIMIT $5`, f.args(a, f.limit())...)
 	if err != nil {
 		return nil, fmt.Errorf("read the parked logs of chain %d: %w", a.ChainID, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/big"
 	"time"
 
@@ -378,7 +379,8 @@ func queueParked(batch *pgx.Batch, chain int64, b events.Block, p *events.Parked
 	for i, topic := range p.Log.Topics {
 		topics[i] = topic.Bytes()
 	}
-	batch.Queue(`INSERT INTO escrow_parked (chain_id, block_number, block_hash, event_id, escrow, contract, topics, data, tx_hash, reason)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING`,
-		chain, int64(b.Number), b.Hash[:], p.ID.String(), bytesOf(p.Escrow), p.Log.Contract[:], topics, p.Log.Data, p.Log.Tx[:], p.Reason)
+	batch.Queue(`INSERT INTO escrow_parked (chain_id, block_number, block_hash, event_id, escrow, contract, topics, data, tx_hash, log_index, reason)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING`,
+		chain, int64(b.Number), b.Hash[:], p.ID.String(), bytesOf(p.Escrow), p.Log.Contract[:], topics, p.Log.Data, p.Log.Tx[:],
+		int64(min(p.Log.Index, math.MaxInt64)), p.Reason) // no chain has so many logs
 }

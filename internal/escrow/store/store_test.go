@@ -384,15 +384,18 @@ func TestCommit_NotDecodable_Parked(t *testing.T) {
 	f := setup(t)
 	escrow := common.Address{0xe5}
 	bad := approved(t, escrow)
-	bad.Data = []byte{0, 1}
+	bad.Data, bad.Index = []byte{0, 1}, 0xfffffffc
 	b1, b2 := block(1, 0), block(2, 0)
+	highest := bad
+	highest.Tx, highest.Index = common.Hash{2}, math.MaxUint64
 	messages, err := f.Commit(t.Context(), store.Step{
-		Epoch: f.epoch, To: b2, Blocks: []store.Read{read(b1, nil, deployed(t, escrow)), read(b2, registry{escrow: true}, bad, approved(t, escrow))},
+		Epoch: f.epoch, To: b2, Blocks: []store.Read{read(b1, nil, deployed(t, escrow)), read(b2, registry{escrow: true}, bad, approved(t, escrow), highest)},
 	})
 	require.NoError(t, err)
 	require.Len(t, messages, 2)
 	require.Contains(t, messages[1].EventID, ":1")
-	require.Equal(t, 1, f.count(`SELECT count(*) FROM escrow_parked WHERE data = '\x0001' AND escrow = $1 AND block_hash = $2 AND reason <> ''`, escrow[:], b2.Hash[:]))
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM escrow_parked WHERE data = '\x0001' AND escrow = $1 AND block_hash = $2 AND log_index = 4294967292 AND reason <> ''`, escrow[:], b2.Hash[:]))
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM escrow_parked WHERE tx_hash = $1 AND log_index = 9223372036854775807`, highest.Tx[:]))
 	_, err = f.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b2, Ancestor: &b1, To: block(2, 1)})
 	require.NoError(t, err)
 	require.Zero(t, f.count(`SELECT count(*) FROM escrow_parked`))

@@ -86,6 +86,7 @@ CREATE TABLE escrow_parked (
     topics       bytea[]     NOT NULL,
     data         bytea       NOT NULL,
     tx_hash      bytea       NOT NULL,
+    log_index    bigint      NOT NULL, -- the node's, which may repeat
     reason       text        NOT NULL,
     parked_at    timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (chain_id, block_number, event_id)
