@@ -75,7 +75,14 @@ func (h *escrowHook) messages() map[common.Address][]events.Message {
 	return all
 }
 
-// E12: a webhook gets the messages of each escrow in order, without a topic and beside one.
+// targets returns the targets that the newest start has stored.
+func (n *escrowNet) targets() (names []string) {
+	n.t.Helper()
+	require.NoError(n.t, n.db.QueryRow(n.t.Context(), `SELECT targets FROM escrow_chains`).Scan(&names))
+	return names
+}
+
+// E12: a webhook gets the messages of each escrow in order, without a topic and beside one. Each start stores its targets.
 func TestEscrow_Webhook_GetsMessagesInOrder(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
@@ -83,6 +90,7 @@ func TestEscrow_Webhook_GetsMessagesInOrder(t *testing.T) {
 	n.settle(2)
 	alone := n.start("one", append(hook.flags(), "--pubsub-project-id=", "--pubsub-emulator-host=")...).await(t)
 	n.awaitMessages(hook.messages, events.Final)
+	require.Equal(t, []string{"webhook/shop"}, n.targets())
 	before := slices.Collect(maps.Keys(n.escrows))
 	_, metrics := fetch(t, "http://"+alone.http+"/metrics")
 	require.Contains(t, metrics, `rollcall_webhook_attempts_total{outcome="delivered",target="shop"} 8`)
@@ -92,6 +100,7 @@ func TestEscrow_Webhook_GetsMessagesInOrder(t *testing.T) {
 	require.Empty(t, n.topic.Messages())
 
 	both := n.start("one", hook.flags()...).await(t)
+	require.Equal(t, []string{"topic", "webhook/shop"}, n.targets())
 	n.settle(1)
 	n.awaitMessages(hook.messages, events.Final)
 	for _, escrow := range before {

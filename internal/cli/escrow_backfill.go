@@ -17,7 +17,7 @@ import (
 
 // escrowTargets are the targets of new messages.
 type escrowTargets struct {
-	Target []string `placeholder:"NAME" help:"Only for these targets, by the names that \"rollcall escrow events --follow\" shows; by default all that the newest messages are for."`
+	Target []string `placeholder:"NAME" help:"Only for these targets, by the names that \"rollcall escrow events --follow\" shows; by default all that the instances have."`
 }
 
 func (t *escrowTargets) check(p *config.Problems) {
@@ -141,7 +141,7 @@ func backfillError(err error) error {
 	case errors.Is(err, watch.ErrNoCode):
 		return WithFix(err, "Correct --factory: its events could not be on this chain. A factory cannot be removed again.")
 	case errors.Is(err, admin.ErrNoTarget):
-		return WithFix(err, "Name them with --target.")
+		return WithFix(err, "Start an instance: its start stores them.")
 	case errors.Is(err, store.ErrChanged), errors.Is(err, store.ErrFenced):
 		return WithFix(err, "Another operator, or an instance, was faster. Repeat the command: what is stored is not stored twice.")
 	}

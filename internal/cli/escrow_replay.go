@@ -87,7 +87,7 @@ func (c *escrowReplayCmd) Run(ctx context.Context, con *Console) error {
 func replayError(err error) error {
 	switch {
 	case errors.Is(err, admin.ErrNoTarget):
-		return WithFix(err, "Name them with --target.")
+		return WithFix(err, "Start an instance: its start stores them.")
 	case errors.Is(err, store.ErrReplayTooLarge):
 		return WithFix(err, "Give fewer blocks, one range after the other, or one escrow.")
 	}

@@ -102,7 +102,7 @@ func resumeError(err error) error {
 	case errors.Is(err, admin.ErrFork):
 		return WithFix(err, "Compare the nodes with others. If the chain has left that block for good, give --accept-fork.")
 	case errors.Is(err, admin.ErrNoTarget):
-		return WithFix(err, "Name them with --target.")
+		return WithFix(err, "Start an instance: its start stores them.")
 	case errors.Is(err, store.ErrChanged):
 		return WithFix(err, "Look at it with \"rollcall escrow status\", and repeat the command.")
 	}

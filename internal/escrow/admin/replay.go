@@ -4,31 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
 )
 
-// ErrNoTarget means that the outbox has no messages, so that it does not show which targets there are.
-var ErrNoTarget = errors.New("the outbox has no messages that would show the targets")
+// ErrNoTarget means that no start of an instance has stored the targets of the chain's messages.
+var ErrNoTarget = errors.New("the chain has no targets")
 
-// recent is how many of the newest messages show the targets: a step enqueues each of its messages for all of them.
-const recent = 1000
-
-// Targets returns the names of the targets of the newest messages. It fails with [ErrNoTarget].
+// Targets returns the names of the chain's targets, which the newest start of an instance has stored. It fails with [ErrNoTarget]. The
+// outbox does not show them: published messages are deleted, and a replay may be for one target alone.
 func (a *Admin) Targets(ctx context.Context) ([]string, error) {
-	rows, err := a.db.Query(ctx, `SELECT DISTINCT right(lane, -length($1)) AS target FROM (SELECT lane FROM escrow_outbox WHERE starts_with(lane, $1)
-		ORDER BY created_at DESC, seq DESC LIMIT $2) AS newest ORDER BY target`, a.prefix(), recent)
-	if err != nil {
-		return nil, fmt.Errorf("read the targets of chain %d: %w", a.ChainID, err)
-	}
-	targets, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err == nil && len(targets) == 0 {
+	chain, err := a.Chain(ctx)
+	if err == nil && len(chain.Targets) == 0 {
 		err = ErrNoTarget
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the targets of chain %d: %w", a.ChainID, err)
 	}
-	return targets, nil
+	return chain.Targets, nil
 }
 
 // Replay is what a replay enqueues.
@@ -40,7 +31,7 @@ type Replay struct {
 	Targets  []string `json:"targets"`
 }
 
-// PlanReplay returns what [Admin.Replay] would enqueue for targets, or for those of the newest messages.
+// PlanReplay returns what [Admin.Replay] would enqueue for targets, or without any for all of the chain's.
 func (a *Admin) PlanReplay(ctx context.Context, f Filter, targets []string) (r Replay, err error) {
 	r = Replay{From: f.From, To: f.To, Targets: targets}
 	if len(targets) == 0 {

@@ -14,8 +14,6 @@ import (
 // The bytes of a replay are those of the original apart from its member replay, and the order of an escrow holds.
 func TestReplay_BlocksOfAnEscrow_SameBytesInOrder(t *testing.T) {
 	f := newFixture(t)
-	_, err := f.PlanReplay(t.Context(), Filter{To: 9}, nil)
-	require.ErrorIs(t, err, ErrNoTarget)
 	one, two := common.Address{1}, common.Address{2}
 	f.final(deployed(t, one), deployed(t, two))
 	f.final(approved(t, two, 7), approved(t, one, 7))
@@ -98,4 +96,28 @@ func TestReplay_TooManyMessages_Refused(t *testing.T) {
 	_, err = f.Replay(t.Context(), Filter{From: 1, To: 5}, []string{"topic"})
 	require.ErrorIs(t, err, store.ErrReplayTooLarge)
 	require.Len(t, payloads(t, f.db, "topic"), 1)
+}
+
+// The targets are the stored ones, whichever messages the outbox has: those for a webhook were deleted, and the newest ones are for one
+// target alone.
+func TestTargets_OutboxLacksOne_AreTheStored(t *testing.T) {
+	f := newFixture(t)
+	want := []string{"hook", "topic"}
+	f.final(deployed(t, common.Address{1}))
+	f.publish(`true`)
+	f.exec(`DELETE FROM escrow_outbox WHERE lane = '1337/hook'`)
+	got, err := f.Targets(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	for range 2 {
+		_, err = f.Replay(t.Context(), Filter{From: 1, To: 1}, []string{"hook"})
+		require.NoError(t, err)
+	}
+	f.exec(`DELETE FROM escrow_outbox WHERE lane = '1337/topic'`)
+	got, err = f.Targets(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	f.exec(`UPDATE escrow_chains SET targets = '{}'`)
+	_, err = f.PlanReplay(t.Context(), Filter{To: 9}, nil)
+	require.ErrorIs(t, err, ErrNoTarget)
 }

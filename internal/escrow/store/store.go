@@ -106,10 +106,10 @@ func (e *SettingsError) Error() string {
 	return fmt.Sprintf("%s is %s, and the database has %s from an earlier start: events of earlier blocks would be missing; give the stored value, or add what is new with \"rollcall escrow backfill\"", e.Setting, e.Given, e.Stored)
 }
 
-// Register stores the settings of a chain at its first start. Afterwards it returns a *SettingsError for each that differs, joined.
+// Register stores the settings of a chain at its first start. Afterwards it does as [Store.Registered].
 func (s *Store) Register(ctx context.Context, given Settings) error {
-	_, err := s.db.Exec(ctx, `INSERT INTO escrow_chains (chain_id, factories, start_block, events) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
-		int64(s.cfg.ChainID), given.raw(), int64(given.StartBlock), s.cfg.Events.String())
+	_, err := s.db.Exec(ctx, `INSERT INTO escrow_chains (chain_id, factories, start_block, events, targets) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING`,
+		int64(s.cfg.ChainID), given.raw(), int64(given.StartBlock), s.cfg.Events.String(), s.targets())
 	if err != nil {
 		return fmt.Errorf("register chain %d: %w", s.cfg.ChainID, err)
 	}
@@ -117,7 +117,8 @@ func (s *Store) Register(ctx context.Context, given Settings) error {
 	return err
 }
 
-// Registered reports whether the chain was registered before, and returns a *SettingsError for each setting that differs, joined.
+// Registered reports whether the chain was registered before, and returns a *SettingsError for each setting that differs, joined. If none
+// does, the targets of this process replace the stored ones.
 func (s *Store) Registered(ctx context.Context, given Settings) (registered bool, err error) {
 	var chain Chain
 	err = s.scanChain(s.db.QueryRow(ctx, selectChain, int64(s.cfg.ChainID)), &chain)
@@ -130,8 +131,20 @@ func (s *Store) Registered(ctx context.Context, given Settings) (registered bool
 	if err := s.compare(chain, given); err != nil {
 		return true, err
 	}
+	if targets := s.targets(); !slices.Equal(chain.Targets, targets) {
+		if _, err := s.db.Exec(ctx, `UPDATE escrow_chains SET targets = $2 WHERE chain_id = $1`, int64(s.cfg.ChainID), targets); err != nil {
+			return true, fmt.Errorf("store the targets of chain %d: %w", s.cfg.ChainID, err)
+		}
+	}
 	s.registered.Store(&given)
 	return true, nil
+}
+
+// targets returns the names of the targets of this process as they are stored.
+func (s *Store) targets() []string {
+	targets := append([]string{}, s.cfg.Targets...) // never nil, which would be stored as null
+	slices.Sort(targets)
+	return slices.Compact(targets)
 }
 
 // compare returns a *SettingsError for each setting of a chain that differs from the given ones, joined.
@@ -188,6 +201,8 @@ func (s *Store) WatcherLease() lease.Row { return watcherLease.Row(s.db, int64(s
 type Chain struct {
 	Settings
 	Events string // the set of events, in the form of package events
+	// Targets are the names of the targets of messages, sorted, as the newest start had them.
+	Targets []string
 	// Cursor is the newest block whose events are stored. Its Parent is not stored. Zero before the first.
 	Cursor events.Block
 	// Final is the newest block that was final, with its number and hash. Zero before the first. It may be after the cursor.
@@ -205,14 +220,14 @@ func (s *Store) Chain(ctx context.Context) (c Chain, err error) {
 	return c, nil
 }
 
-const selectChain = `SELECT factories, start_block, events, cursor_number, cursor_hash, cursor_time, final_number, final_hash, halted, epoch
+const selectChain = `SELECT factories, start_block, events, targets, cursor_number, cursor_hash, cursor_time, final_number, final_hash, halted, epoch
 	FROM escrow_chains WHERE chain_id = $1`
 
 func (s *Store) scanChain(row pgx.Row, c *Chain) error {
 	var cursor, final *int64
 	var cursorHash, finalHash *common.Hash
 	var at *time.Time
-	if err := row.Scan(&c.Factories, &c.StartBlock, &c.Events, &cursor, &cursorHash, &at, &final, &finalHash, &c.Halted, &c.Epoch); err != nil {
+	if err := row.Scan(&c.Factories, &c.StartBlock, &c.Events, &c.Targets, &cursor, &cursorHash, &at, &final, &finalHash, &c.Halted, &c.Epoch); err != nil {
 		return err
 	}
 	if cursor != nil {

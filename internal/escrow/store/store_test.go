@@ -157,7 +157,7 @@ func TestCommit_Life_MessagesAndRegistry(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, store.Chain{
 		Settings: store.Settings{Factories: []common.Address{factory}, StartBlock: 1}, Events: set.String(),
-		Epoch: 1, Cursor: events.Block{Number: 2, Hash: b2.Hash, Time: chain.Cursor.Time}, Final: events.Block{Number: 1, Hash: b1.Hash},
+		Targets: []string{"hook", "topic"}, Epoch: 1, Cursor: events.Block{Number: 2, Hash: b2.Hash, Time: chain.Cursor.Time}, Final: events.Block{Number: 1, Hash: b1.Hash},
 	}, chain)
 	require.True(t, b2.Time.Equal(chain.Cursor.Time))
 	known, err := f.Escrows(t.Context())
@@ -518,6 +518,29 @@ func TestFinalizeUpTo_PendingEvents_AreLimited(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.want, got, "%+v", c)
 	}
+}
+
+// The newest start decides about the targets, unless it is refused.
+func TestRegister_OtherTargets_ReplaceTheStored(t *testing.T) {
+	f := setup(t)
+	settings := store.Settings{Factories: []common.Address{factory}, StartBlock: 1}
+	register := func(settings store.Settings, targets ...string) error {
+		s, err := store.New(f.db, store.Config{ChainID: chainID, Events: set, Targets: targets})
+		require.NoError(t, err)
+		return s.Register(t.Context(), settings)
+	}
+	stored := func() []string {
+		chain, err := f.Chain(t.Context())
+		require.NoError(t, err)
+		return chain.Targets
+	}
+	require.Equal(t, []string{"hook", "topic"}, stored())
+	require.NoError(t, register(settings, "topic", "new", "hook"))
+	require.Equal(t, []string{"hook", "new", "topic"}, stored())
+	require.Error(t, register(store.Settings{Factories: []common.Address{factory}, StartBlock: 2}, "topic"))
+	require.Equal(t, []string{"hook", "new", "topic"}, stored())
+	require.NoError(t, register(settings, "topic"))
+	require.Equal(t, []string{"topic"}, stored())
 }
 
 // E8: random chains with reorganizations, read by processes that stop at any step: the messages of the outbox are those of a ledger in memory

@@ -9,6 +9,9 @@ CREATE TABLE escrow_chains (
     start_block   bigint      NOT NULL,
     events        text        NOT NULL, -- the set of events, in the form of package events
 
+    -- The names of the targets of messages, sorted, as the newest start has them: an operator's command enqueues for these.
+    targets       text[]      NOT NULL,
+
     -- The watcher's lease.
     watcher       text        NOT NULL DEFAULT '',
     watcher_until timestamptz NOT NULL DEFAULT '-infinity',
