@@ -264,10 +264,14 @@ func TestEscrowReplay_PlanAndRun_EnqueueAgain(t *testing.T) {
 		Messages int
 		Done     bool
 		Targets  []string
-	}](t, e.args("replay", "--from", "1", "--to", e.last(), "--target", "other", "--yes")...)
+	}](t, e.args("replay", "--from", "1", "--to", e.last(), "--target", "topic", "--yes")...)
 	require.Equal(t, 5, r.Messages)
 	require.True(t, r.Done)
-	require.Equal(t, []string{"other"}, r.Targets)
+	require.Equal(t, []string{"topic"}, r.Targets)
+	res = rollcall(t, e.args("replay", "--from", "1", "--to", e.last(), "--target", "webhook/x", "--yes")...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, "the chain has no target \"webhook/x\": it has topic\nGive --target topic, or none for all.")
+	require.Equal(t, 10, count())
 	e.exec(`UPDATE escrow_chains SET halted = 'block 7 has changed'`)
 	res = rollcall(t, e.args("replay", "--from", "1", "--to", e.last(), "--yes")...)
 	require.Equal(t, cli.ExitNotDone, res.code)
@@ -279,6 +283,7 @@ func TestEscrowBackfill_NewFactory_PrintsTheSettings(t *testing.T) {
 	added := e.deploy()
 	e.settle(added)
 	e.read(events.BuiltIn(), e.factory)
+	require.Equal(t, cli.ExitUsage, rollcall(t, e.nodes("backfill", "--from", "0", "--target", "topic")...).code, "its messages are for all targets")
 	plan := "from block   1\nstart block  0\nnew factory  " + lower(added) + "\n"
 	require.Equal(t, plan, succeed(t, e.nodes("backfill", "--from", "0", "--factory", added.Hex(), "--dry-run")...))
 	out := succeed(t, e.nodes("backfill", "--from", "0", "--factory", added.Hex(), "--yes")...)
@@ -298,6 +303,7 @@ func TestEscrowResume_Fork_NeedsConsent(t *testing.T) {
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "not done: the chain is not halted\n")
 	e.exec(`UPDATE escrow_chains SET halted = 'an endpoint was wrong'`)
+	require.Equal(t, cli.ExitUsage, rollcall(t, e.nodes("resume", "--target", "topic")...).code, "its messages are for all targets")
 	require.Regexp(t, `^resumed: the chain has block \d+ 0x[0-9a-f]{64} again\n$`, succeed(t, e.nodes("resume")...))
 
 	parent, err := e.chain.Client().HeaderByNumber(t.Context(), big.NewInt(2))

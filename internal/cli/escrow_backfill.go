@@ -15,25 +15,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
-// escrowTargets are the targets of new messages.
-type escrowTargets struct {
-	Target []string `placeholder:"NAME" help:"Only for these targets, by the names that \"rollcall escrow events --follow\" shows; by default all that the instances have."`
-}
-
-func (t *escrowTargets) check(p *config.Problems) {
-	for _, name := range t.Target {
-		if name == "" {
-			p.Addf(&t.Target, "give one such as topic, or webhook/NAME", "has an empty name")
-		}
-	}
-}
-
 type escrowBackfillCmd struct {
 	From    *uint64  `required:"" placeholder:"BLOCK" help:"The first block that is read again. If it is before the start block, it becomes that."`
 	Factory []string `placeholder:"ADDRESS" help:"Factories to add."`
 	DryRun  bool     `help:"Print what would be added; change nothing."`
 	Yes     bool     `help:"Do not ask for a confirmation."`
-	escrowTargets
 	OutputFlags
 	escrowChain
 }
@@ -49,7 +35,6 @@ once it is elected to read. If the command is interrupted, the settings are the 
 }
 
 func (c *escrowBackfillCmd) Check(p *config.Problems) {
-	c.escrowTargets.check(p)
 	c.escrowChain.check(p)
 	for _, f := range c.Factory {
 		if !common.IsHexAddress(f) {
@@ -91,7 +76,7 @@ func (c *escrowBackfillCmd) Run(ctx context.Context, con *Console) error {
 		return err
 	}
 	progress := progressOf(con.Stderr, "read", plan.From)
-	messages, err := a.Backfill(ctx, plan, nodes, c.Target, func(block uint64, _ int) { progress(block) })
+	messages, err := a.Backfill(ctx, plan, nodes, func(block uint64, _ int) { progress(block) })
 	if err != nil {
 		partly := ""
 		if messages > 0 {

@@ -27,9 +27,9 @@ func (r *escrowRange) check(p *config.Problems) {
 type escrowReplayCmd struct {
 	escrowRange
 	Escrow escrowAddress `placeholder:"ADDRESS" help:"The messages of this escrow only."`
+	Target []string      `placeholder:"NAME" help:"Only for these targets, topic or webhook/NAME; by default all that the instances have."`
 	DryRun bool          `help:"Print what would be enqueued; change nothing."`
 	Yes    bool          `help:"Do not ask for a confirmation."`
-	escrowTargets
 	OutputFlags
 	escrowFlags
 }
@@ -42,7 +42,6 @@ id, revision and sequence of the original, and the same bytes but for the member
 func (c *escrowReplayCmd) Check(p *config.Problems) {
 	c.escrowRange.check(p)
 	c.escrowFlags.check(p)
-	c.escrowTargets.check(p)
 }
 
 // escrowReplayed is the result of a replay, for scripts.
@@ -85,7 +84,10 @@ func (c *escrowReplayCmd) Run(ctx context.Context, con *Console) error {
 }
 
 func replayError(err error) error {
+	unknown, is := errors.AsType[*admin.UnknownTargetError](err)
 	switch {
+	case is:
+		return WithFix(err, "Give --target %s, or none for all. A target that is added is known once an instance has started with it.", unknown.Known[0])
 	case errors.Is(err, admin.ErrNoTarget):
 		return WithFix(err, "Start an instance: its start stores them.")
 	case errors.Is(err, store.ErrReplayTooLarge):

@@ -14,7 +14,6 @@ import (
 type escrowResumeCmd struct {
 	AcceptFork bool `help:"The chain has left its final block for good: retract the events of the abandoned blocks, and read the new branch."`
 	Yes        bool `help:"Do not ask for a confirmation of --accept-fork."`
-	escrowTargets
 	OutputFlags
 	escrowChain
 }
@@ -29,7 +28,6 @@ so that no escrow's sequence has a gap. If the command is interrupted, repeat it
 }
 
 func (c *escrowResumeCmd) Check(p *config.Problems) {
-	c.escrowTargets.check(p)
 	c.escrowChain.check(p)
 	if c.Yes && !c.AcceptFork {
 		p.Addf(&c.Yes, "give --accept-fork, or leave it away", "confirms nothing")
@@ -58,7 +56,7 @@ func (c *escrowResumeCmd) Run(ctx context.Context, con *Console) error {
 		}
 	}
 	retracted := 0
-	if err := a.Resume(ctx, f, nodes, c.AcceptFork, c.Target, func(n int) {
+	if err := a.Resume(ctx, f, nodes, c.AcceptFork, func(n int) {
 		if retracted = n; n < f.Abandoned {
 			fmt.Fprintf(con.Stderr, "%d of %s retracted\n", n, plural(f.Abandoned, "event"))
 		}

@@ -87,12 +87,13 @@ func (a *Admin) PlanBackfill(ctx context.Context, n Nodes, from uint64, factorie
 // late messages. Then it stores the settings. The watcher goes on with the former ones meanwhile. For the last blocks the backfill takes its
 // lease, so that no block is read with the former settings alone; afterwards only processes that start with the new settings store blocks.
 //
-// The messages are for the given targets, or without any for all of the chain's. progress is called with the last block and the number of
+// The messages are for all targets of the chain, because each takes the next sequence of its escrow. progress is called with the last block and the number of
 // messages so far. It fails with [ErrNoTarget], with [watch.ErrNoCode] for a new factory, with [watch.ErrUnconfirmed], or as
 // [store.Store.CommitLate] does. After an error, or a death, the settings are the former ones, unless the error is a
 // *postgres.UnknownError, and another Backfill repeats the reading and stores what is missing.
-func (a *Admin) Backfill(ctx context.Context, b *Backfill, n Nodes, targets []string, progress func(block uint64, messages int)) (messages int, err error) {
-	if len(targets) == 0 && b.seen.Cursor.Number > 0 {
+func (a *Admin) Backfill(ctx context.Context, b *Backfill, n Nodes, progress func(block uint64, messages int)) (messages int, err error) {
+	var targets []string
+	if b.seen.Cursor.Number > 0 {
 		if targets, err = a.Targets(ctx); err != nil {
 			return 0, err
 		}

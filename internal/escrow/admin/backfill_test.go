@@ -24,7 +24,7 @@ func (m *monitored) backfill(n Nodes, from uint64, factories ...common.Address) 
 	a.part = 4
 	plan, err := a.PlanBackfill(m.t.Context(), n, from, factories)
 	require.NoError(m.t, err)
-	messages, err := a.Backfill(m.t.Context(), plan, n, nil, func(uint64, int) {})
+	messages, err := a.Backfill(m.t.Context(), plan, n, func(uint64, int) {})
 	require.NoError(m.t, err)
 	m.settings = store.Settings{Factories: plan.AllFactories, StartBlock: plan.StartBlock}
 	return messages
@@ -138,7 +138,7 @@ func TestBackfill_Interrupted_IsRepeated(t *testing.T) {
 	a.pause, a.part = time.Millisecond, 4
 	plan, err := a.PlanBackfill(t.Context(), m.nodes(), 1, []common.Address{added})
 	require.NoError(t, err)
-	messages, err := a.Backfill(t.Context(), plan, m.nodes(), nil, func(uint64, int) {
+	messages, err := a.Backfill(t.Context(), plan, m.nodes(), func(uint64, int) {
 		m.proxies[0].SetRules(proxy.Rule{Methods: []string{"eth_getLogs"}, Fault: proxy.Fault{Kind: proxy.Reject}})
 	})
 	require.ErrorIs(t, err, watch.ErrUnconfirmed)
@@ -212,7 +212,7 @@ func TestBackfill_FactoryWithoutCode_Refused(t *testing.T) {
 	a := m.admin()
 	plan, err := a.PlanBackfill(t.Context(), m.nodes(), 1, []common.Address{{0xfb}})
 	require.NoError(t, err)
-	_, err = a.Backfill(t.Context(), plan, m.nodes(), nil, func(uint64, int) {})
+	_, err = a.Backfill(t.Context(), plan, m.nodes(), func(uint64, int) {})
 	require.ErrorIs(t, err, watch.ErrNoCode)
 	require.ErrorContains(t, err, common.Address{0xfb}.String()+" at 127.0.0.1:")
 	chain, err := a.Chain(t.Context())

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // ErrNoTarget means that no start of an instance has stored the targets of the chain's messages.
@@ -22,6 +24,30 @@ func (a *Admin) Targets(ctx context.Context) ([]string, error) {
 	return chain.Targets, nil
 }
 
+// UnknownTargetError means that the chain has no target of a name: no process would take its messages.
+type UnknownTargetError struct {
+	Target string
+	Known  []string
+}
+
+func (e *UnknownTargetError) Error() string {
+	return fmt.Sprintf("the chain has no target %q: it has %s", e.Target, strings.Join(e.Known, ", "))
+}
+
+// chosen returns the given targets, or all of the chain's. It fails with [ErrNoTarget] or an [UnknownTargetError].
+func (a *Admin) chosen(ctx context.Context, given []string) ([]string, error) {
+	known, err := a.Targets(ctx)
+	if err != nil || len(given) == 0 {
+		return known, err
+	}
+	for _, target := range given {
+		if !slices.Contains(known, target) {
+			return nil, &UnknownTargetError{target, known}
+		}
+	}
+	return slices.Compact(slices.Sorted(slices.Values(given))), nil
+}
+
 // Replay is what a replay enqueues.
 type Replay struct {
 	From     uint64   `json:"from"`
@@ -31,13 +57,12 @@ type Replay struct {
 	Targets  []string `json:"targets"`
 }
 
-// PlanReplay returns what [Admin.Replay] would enqueue for targets, or without any for all of the chain's.
+// PlanReplay returns what [Admin.Replay] would enqueue for targets, or without any for all of the chain's. It fails with [ErrNoTarget] or an
+// [UnknownTargetError].
 func (a *Admin) PlanReplay(ctx context.Context, f Filter, targets []string) (r Replay, err error) {
-	r = Replay{From: f.From, To: f.To, Targets: targets}
-	if len(targets) == 0 {
-		if r.Targets, err = a.Targets(ctx); err != nil {
-			return r, err
-		}
+	r = Replay{From: f.From, To: f.To}
+	if r.Targets, err = a.chosen(ctx, targets); err != nil {
+		return r, err
 	}
 	if err := a.db.QueryRow(ctx, `SELECT count(*), count(DISTINCT escrow) FROM processed_events WHERE `+where, f.args(a)...).Scan(&r.Messages, &r.Escrows); err != nil {
 		return r, fmt.Errorf("count the events of chain %d: %w", a.ChainID, err)
@@ -46,8 +71,12 @@ func (a *Admin) PlanReplay(ctx context.Context, f Filter, targets []string) (r R
 }
 
 // Replay enqueues the latest message of each matching event again, as store.Store.Replay does, in one transaction. It returns the number
-// of messages for each target.
+// of messages for each target. A replay takes no sequence, so it may be for some of the targets. It fails as PlanReplay and that do.
 func (a *Admin) Replay(ctx context.Context, f Filter, targets []string) (int, error) {
+	targets, err := a.chosen(ctx, targets)
+	if err != nil {
+		return 0, err
+	}
 	s, err := a.store(nil, targets...)
 	if err != nil {
 		return 0, err

@@ -66,14 +66,30 @@ func TestReplay_RetractedEvent_InTheOrderOfTheSequence(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.store.Commit(t.Context(), store.Step{Epoch: f.epoch, From: b2, Ancestor: &b1, To: b3, Blocks: []store.Read{read(b3, released(t, one))}})
 	require.NoError(t, err)
-	n, err := f.Replay(t.Context(), Filter{From: 1, To: 3}, []string{"again"})
+	before := len(payloads(t, f.db, "topic"))
+	n, err := f.Replay(t.Context(), Filter{From: 1, To: 3}, []string{"topic"})
 	require.NoError(t, err)
 	require.Equal(t, 3, n)
 	var sequences []int64
-	for _, p := range payloads(t, f.db, "again") {
+	for _, p := range payloads(t, f.db, "topic")[before:] {
 		sequences = append(sequences, decode(t, p).Sequence)
 	}
 	require.Equal(t, []int64{1, 3, 4}, sequences)
+}
+
+func TestReplay_UnknownTarget_Refused(t *testing.T) {
+	f := newFixture(t)
+	f.final(deployed(t, common.Address{1}))
+	const want = `the chain has no target "hok": it has hook, topic`
+	_, err := f.PlanReplay(t.Context(), Filter{From: 1, To: 1}, []string{"topic", "hok"})
+	require.EqualError(t, err, want)
+	_, err = f.Replay(t.Context(), Filter{From: 1, To: 1}, []string{"topic", "hok"})
+	require.EqualError(t, err, want)
+	require.Len(t, payloads(t, f.db, "topic"), 1)
+	n, err := f.Replay(t.Context(), Filter{From: 1, To: 1}, []string{"topic", "topic"})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Len(t, payloads(t, f.db, "topic"), 2, "each target is given once")
 }
 
 func TestReplay_Halted_Refused(t *testing.T) {

@@ -88,12 +88,12 @@ func TestResume_ForkAccepted_RestatesTheChain(t *testing.T) {
 	require.Equal(t, f.Final.Number, f.Has.Number)
 	require.Equal(t, after-3, f.Ancestor.Number, "the newest block with events")
 	require.Equal(t, 5, f.Abandoned)
-	err = a.Resume(t.Context(), f, m.nodes(), false, nil, func(int) {})
+	err = a.Resume(t.Context(), f, m.nodes(), false, func(int) {})
 	require.ErrorIs(t, err, ErrFork)
 	require.ErrorContains(t, err, f.Has.Hash.Hex())
 	require.Len(t, m.messages(), before)
 
-	require.NoError(t, a.Resume(t.Context(), f, m.nodes(), true, nil, func(n int) { require.Equal(t, 5, n) }))
+	require.NoError(t, a.Resume(t.Context(), f, m.nodes(), true, func(n int) { require.Equal(t, 5, n) }))
 	m.await()
 	stop()
 	require.Equal(t, lost, won, "the factory gives the new branch's escrow the same address")
@@ -102,7 +102,7 @@ func TestResume_ForkAccepted_RestatesTheChain(t *testing.T) {
 	require.Empty(t, m.halted())
 	_, err = a.Fork(t.Context(), m.nodes())
 	require.ErrorIs(t, err, ErrNotHalted)
-	require.ErrorIs(t, a.Resume(t.Context(), f, m.nodes(), true, nil, func(int) {}), store.ErrChanged)
+	require.ErrorIs(t, a.Resume(t.Context(), f, m.nodes(), true, func(int) {}), store.ErrChanged)
 }
 
 func (m *monitored) halted() (why string) {
@@ -128,7 +128,7 @@ func TestResume_ForkBelowAllEvents_ReadsFromTheStart(t *testing.T) {
 	f, err := a.Fork(t.Context(), m.nodes())
 	require.NoError(t, err)
 	require.Nil(t, f.Ancestor)
-	require.NoError(t, a.Resume(t.Context(), f, m.nodes(), true, nil, func(int) {}))
+	require.NoError(t, a.Resume(t.Context(), f, m.nodes(), true, func(int) {}))
 	m.await()
 	stop()
 	require.Zero(t, m.requireStack())
@@ -153,7 +153,7 @@ func TestResume_FinalBlockIsBack_GoesOn(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, f.Same())
 	require.Zero(t, f.Abandoned)
-	require.NoError(t, a.Resume(t.Context(), f, m.nodes(), true, nil, func(int) {}))
+	require.NoError(t, a.Resume(t.Context(), f, m.nodes(), true, func(int) {}))
 	require.Equal(t, before, m.messages())
 	m.settle(m.factory)
 	m.bury()
