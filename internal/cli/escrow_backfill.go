@@ -125,7 +125,7 @@ func backfillError(err error) error {
 		return WithFix(err, "Events can only be added: give the file that the instances have, with what is new.")
 	case errors.Is(err, watch.ErrNoCode):
 		return WithFix(err, "Correct --factory: its events could not be on this chain. A factory cannot be removed again.")
-	case errors.Is(err, admin.ErrNoTarget):
+	case errors.Is(err, store.ErrNoTarget):
 		return WithFix(err, "Start an instance: its start stores them.")
 	case errors.Is(err, store.ErrChanged), errors.Is(err, store.ErrFenced):
 		return WithFix(err, "Another operator, or an instance, was faster. Repeat the command: what is stored is not stored twice.")

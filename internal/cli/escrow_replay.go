@@ -88,7 +88,7 @@ func replayError(err error) error {
 	switch {
 	case is:
 		return WithFix(err, "Give --target %s, or none for all. A target that is added is known once an instance has started with it.", unknown.Known[0])
-	case errors.Is(err, admin.ErrNoTarget):
+	case errors.Is(err, store.ErrNoTarget):
 		return WithFix(err, "Start an instance: its start stores them.")
 	case errors.Is(err, store.ErrReplayTooLarge):
 		return WithFix(err, "Give fewer blocks, one range after the other, or one escrow.")

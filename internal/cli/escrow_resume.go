@@ -99,7 +99,7 @@ func resumeError(err error) error {
 		return WithFix(err, "\"rollcall escrow status\" shows its state.")
 	case errors.Is(err, admin.ErrFork):
 		return WithFix(err, "Compare the nodes with others. If the chain has left that block for good, give --accept-fork.")
-	case errors.Is(err, admin.ErrNoTarget):
+	case errors.Is(err, store.ErrNoTarget):
 		return WithFix(err, "Start an instance: its start stores them.")
 	case errors.Is(err, store.ErrChanged):
 		return WithFix(err, "Look at it with \"rollcall escrow status\", and repeat the command.")

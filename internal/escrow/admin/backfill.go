@@ -88,21 +88,15 @@ func (a *Admin) PlanBackfill(ctx context.Context, n Nodes, from uint64, factorie
 // lease, so that no block is read with the former settings alone; afterwards only processes that start with the new settings store blocks.
 //
 // The messages are for all targets of the chain, because each takes the next sequence of its escrow. progress is called with the last block and the number of
-// messages so far. It fails with [ErrNoTarget], with [watch.ErrNoCode] for a new factory, with [watch.ErrUnconfirmed], or as
+// messages so far. It fails with [watch.ErrNoCode] for a new factory, with [watch.ErrUnconfirmed], or as
 // [store.Store.CommitLate] does. After an error, or a death, the settings are the former ones, unless the error is a
 // *postgres.UnknownError, and another Backfill repeats the reading and stores what is missing.
 func (a *Admin) Backfill(ctx context.Context, b *Backfill, n Nodes, progress func(block uint64, messages int)) (messages int, err error) {
-	var targets []string
-	if b.seen.Cursor.Number > 0 {
-		if targets, err = a.Targets(ctx); err != nil {
-			return 0, err
-		}
-	}
 	// The chain would find nothing of a factory with a false address, and no later start corrects it.
 	if err := a.patiently(ctx, func() error { return watch.CheckFactories(ctx, n.Client, b.Factories, n.Alone) }); err != nil {
 		return 0, err
 	}
-	s, err := a.store(n.Events, targets...)
+	s, err := a.store(n.Events)
 	if err != nil {
 		return 0, err
 	}

@@ -123,6 +123,47 @@ func TestBackfill_EarlierStart_EscrowsFromBefore(t *testing.T) {
 	require.Zero(t, m.requireOnce()[on])
 }
 
+// It was planned before the first block was stored, and targets were added while it ran: its messages are for those of the time at which they
+// are stored, and without any they are not stored.
+func TestBackfill_PlannedBeforeTheFirstBlock_MessagesForTheStoredTargets(t *testing.T) {
+	m := newMonitored(t, 1)
+	early := m.settle(m.factory)
+	m.settings.StartBlock = m.head() + 1
+	m.settle(m.factory)
+	m.bury()
+	register := func(targets ...string) {
+		s, err := store.New(m.db, store.Config{ChainID: chainID, Events: m.set, Targets: targets})
+		require.NoError(t, err)
+		require.NoError(t, s.Register(t.Context(), m.settings))
+	}
+	register("topic")
+	a := m.admin()
+	a.part = 2
+	plan, err := a.PlanBackfill(t.Context(), m.nodes(), 0, nil)
+	require.NoError(t, err)
+	m.read()
+	before := len(m.messages())
+	register()
+	messages, err := a.Backfill(t.Context(), plan, m.nodes(), func(uint64, int) {})
+	require.ErrorIs(t, err, store.ErrNoTarget)
+	require.Zero(t, messages)
+	register("topic")
+	seen := 0
+	messages, err = a.Backfill(t.Context(), plan, m.nodes(), func(_ uint64, n int) {
+		if n > 0 && seen == 0 {
+			seen = n
+			register("topic", "hook")
+		}
+	})
+	require.NoError(t, err)
+	require.Equal(t, 5, messages)
+	require.Len(t, m.messages(), before+5)
+	require.Positive(t, seen)
+	require.Len(t, payloads(t, m.db, "hook"), 5-seen)
+	m.settings.StartBlock = plan.StartBlock
+	require.Equal(t, map[common.Address]int{early: 5}, m.requireOnce())
+}
+
 // It ends half-way: another one does the rest.
 func TestBackfill_Interrupted_IsRepeated(t *testing.T) {
 	m := newMonitored(t, 1)

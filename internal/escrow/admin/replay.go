@@ -2,21 +2,19 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/rollcall-dev/rollcall/internal/escrow/store"
 )
 
-// ErrNoTarget means that no start of an instance has stored the targets of the chain's messages.
-var ErrNoTarget = errors.New("the chain has no targets")
-
-// Targets returns the names of the chain's targets, which the newest start of an instance has stored. It fails with [ErrNoTarget]. The
+// Targets returns the names of the chain's targets, which the newest start of an instance has stored. It fails with [store.ErrNoTarget]. The
 // outbox does not show them: published messages are deleted, and a replay may be for one target alone.
 func (a *Admin) Targets(ctx context.Context) ([]string, error) {
 	chain, err := a.Chain(ctx)
 	if err == nil && len(chain.Targets) == 0 {
-		err = ErrNoTarget
+		err = store.ErrNoTarget
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the targets of chain %d: %w", a.ChainID, err)
@@ -34,7 +32,7 @@ func (e *UnknownTargetError) Error() string {
 	return fmt.Sprintf("the chain has no target %q: it has %s", e.Target, strings.Join(e.Known, ", "))
 }
 
-// chosen returns the given targets, or all of the chain's. It fails with [ErrNoTarget] or an [UnknownTargetError].
+// chosen returns the given targets, or all of the chain's. It fails with [store.ErrNoTarget] or an [UnknownTargetError].
 func (a *Admin) chosen(ctx context.Context, given []string) ([]string, error) {
 	known, err := a.Targets(ctx)
 	if err != nil || len(given) == 0 {
@@ -57,7 +55,7 @@ type Replay struct {
 	Targets  []string `json:"targets"`
 }
 
-// PlanReplay returns what [Admin.Replay] would enqueue for targets, or without any for all of the chain's. It fails with [ErrNoTarget] or an
+// PlanReplay returns what [Admin.Replay] would enqueue for targets, or without any for all of the chain's. It fails with [store.ErrNoTarget] or an
 // [UnknownTargetError].
 func (a *Admin) PlanReplay(ctx context.Context, f Filter, targets []string) (r Replay, err error) {
 	r = Replay{From: f.From, To: f.To}

@@ -135,5 +135,5 @@ func TestTargets_OutboxLacksOne_AreTheStored(t *testing.T) {
 	require.Equal(t, want, got)
 	f.exec(`UPDATE escrow_chains SET targets = '{}'`)
 	_, err = f.PlanReplay(t.Context(), Filter{To: 9}, nil)
-	require.ErrorIs(t, err, ErrNoTarget)
+	require.ErrorIs(t, err, store.ErrNoTarget)
 }

@@ -167,18 +167,12 @@ func (a *Admin) newest(ctx context.Context, r *watch.Reader, upto uint64) (c can
 // from the ancestor on. After an error the chain is halted still, unless that is a *postgres.UnknownError; a part may be retracted, and
 // another Resume does the rest. It fails with [store.ErrChanged] if the state is not that of f. The
 // retractions are for all targets of the chain, because each takes the next sequence of its escrow; if there are none, it fails with
-// [ErrNoTarget]. progress is called with the number of events that were retracted so far.
-func (a *Admin) Resume(ctx context.Context, f *Fork, n Nodes, accept bool, progress func(int)) (err error) {
+// [store.ErrNoTarget]. progress is called with the number of events that were retracted so far.
+func (a *Admin) Resume(ctx context.Context, f *Fork, n Nodes, accept bool, progress func(int)) error {
 	if n.Events.String() != f.seen.Events {
 		return ErrEvents
 	}
-	var targets []string
-	if f.Abandoned > 0 {
-		if targets, err = a.Targets(ctx); err != nil {
-			return err
-		}
-	}
-	s, err := a.store(n.Events, targets...)
+	s, err := a.store(n.Events)
 	if err != nil {
 		return err
 	}

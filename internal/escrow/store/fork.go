@@ -18,24 +18,25 @@ import (
 // ErrChanged means that the chain's state is not as the operator saw it. Nothing was changed.
 var ErrChanged = errors.New("the chain's state has changed meanwhile")
 
-// unchanged locks the chain's row, and fails with [ErrChanged] if it is not a halted one as it was seen.
-func (s *Store) unchanged(ctx context.Context, tx pgx.Tx, seen Chain) error {
+// unchanged locks the chain's row and returns its state, or fails with [ErrChanged] if it is not a halted one as it was seen.
+func (s *Store) unchanged(ctx context.Context, tx pgx.Tx, seen Chain) (Chain, error) {
 	chain, err := s.lock(ctx, tx)
 	if err != nil {
-		return err
+		return Chain{}, err
 	}
 	if chain.Halted == "" || chain.Halted != seen.Halted || chain.Cursor.Hash != seen.Cursor.Hash || chain.Final.Hash != seen.Final.Hash {
-		return ErrChanged
+		return Chain{}, ErrChanged
 	}
-	return nil
+	return chain, nil
 }
 
 // Abandon retracts the newest standing events of a halted chain, as it was seen, that are in blocks after a number: at most limit of them,
-// in the reverse order of the chain. It returns their number, and is repeated until that is 0. Nothing leaves while the chain is halted. It
-// fails with [ErrChanged].
+// in the reverse order of the chain. It returns their number, and is repeated until that is 0. Nothing leaves while the chain is halted. The
+// retractions are for the stored targets. It fails with [ErrChanged] or [ErrNoTarget].
 func (s *Store) Abandon(ctx context.Context, seen Chain, after uint64, limit int) (n int, err error) {
 	err = postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
-		if err := s.unchanged(ctx, tx, seen); err != nil {
+		chain, err := s.unchanged(ctx, tx, seen)
+		if err != nil {
 			return err
 		}
 		l := s.newLedger()
@@ -68,7 +69,7 @@ func (s *Store) Abandon(ctx context.Context, seen Chain, after uint64, limit int
 			}
 		}
 		n = len(ids)
-		return s.writeMessages(ctx, tx, l, touched)
+		return s.forTargets(chain).writeMessages(ctx, tx, l, touched)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("retract the events after block %d of chain %d: %w", after, s.cfg.ChainID, err)
@@ -81,8 +82,12 @@ func (s *Store) newLedger() *ledger {
 	return &ledger{Ledger: events.Ledger{Chain: s.cfg.ChainID, Accounts: map[common.Address]*events.Account{}, Last: map[string]*events.Message{}}, places: map[string]int32{}}
 }
 
-// writeMessages writes the messages of a ledger, and the facts of some of its accounts as their standing events have them afterwards.
+// writeMessages writes the messages of a ledger, and the facts of some of its accounts as their standing events have them afterwards. It
+// fails with [ErrNoTarget].
 func (s *Store) writeMessages(ctx context.Context, tx pgx.Tx, l *ledger, restated map[common.Address]bool) error {
+	if err := s.requireTarget(l.Messages); err != nil {
+		return err
+	}
 	chain := int64(s.cfg.ChainID)
 	entries, err := s.queueMessages(ctx, tx, chain, l)
 	if err != nil {
@@ -107,7 +112,7 @@ func (s *Store) writeMessages(ctx context.Context, tx pgx.Tx, l *ledger, restate
 // [Store.Abandon]. The watcher's lease ends, so that the next one reads the state again. It fails with [ErrChanged].
 func (s *Store) Resume(ctx context.Context, seen Chain, to *events.Block) error {
 	err := postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
-		if err := s.unchanged(ctx, tx, seen); err != nil {
+		if _, err := s.unchanged(ctx, tx, seen); err != nil {
 			return err
 		}
 		id := int64(s.cfg.ChainID)

@@ -59,11 +59,11 @@ type LastLate struct {
 }
 
 // CommitLate stores the events of a part that are not stored yet: as late and final messages, after those that their escrows have. It
-// returns their number. The last part stores the settings, too: the Store's set of events, and the given ones. Messages that are pending
+// returns their number. The messages are for the stored targets. The last part stores the settings, too: the Store's set of events, and the given ones. Messages that are pending
 // then are retracted, and the cursor goes back to the final block, so that the next watcher reads the others with the new settings.
 //
-// It fails with [ErrHalted], with [ErrChanged] if the settings are others, or with [ErrFenced] if the part is not up to the right block, or
-// the lease was lost. All that fails can be repeated.
+// It fails with [ErrHalted], with [ErrNoTarget], with [ErrChanged] if the settings are others, or with [ErrFenced] if the part is not up to
+// the right block, or the lease was lost. All that fails can be repeated.
 func (s *Store) CommitLate(ctx context.Context, late Late) (n int, err error) {
 	err = postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
 		chain, err := s.lock(ctx, tx)
@@ -79,6 +79,7 @@ func (s *Store) CommitLate(ctx context.Context, late Late) (n int, err error) {
 		case late.To > last, late.Last != nil && (late.To != last || late.Last.Epoch != chain.Epoch):
 			return ErrFenced
 		}
+		s := s.forTargets(chain)
 		if n, err = s.late(ctx, tx, late.Blocks); err != nil || late.Last == nil {
 			return err
 		}
@@ -188,6 +189,9 @@ func (s *Store) rewind(ctx context.Context, tx pgx.Tx, chain Chain) error {
 	if err != nil {
 		return fmt.Errorf("read the final block %d: %w", chain.Final.Number, err)
 	}
-	_, err = s.commit(ctx, tx, Step{Epoch: chain.Epoch, From: chain.Cursor, Ancestor: &final, To: final})
-	return err
+	messages, err := s.commit(ctx, tx, Step{Epoch: chain.Epoch, From: chain.Cursor, Ancestor: &final, To: final})
+	if err != nil {
+		return err
+	}
+	return s.requireTarget(messages)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -23,6 +24,25 @@ const insertMost = 5_000
 
 // ErrReplayTooLarge means that the blocks of a Replay have more than MaxReplay messages.
 var ErrReplayTooLarge = fmt.Errorf("more than %d messages", MaxReplay)
+
+// ErrNoTarget means that there are messages, and that no start of an instance has stored the targets that they are for.
+var ErrNoTarget = errors.New("the chain has no targets")
+
+// forTargets returns a Store whose messages are for the stored targets of a chain. An operator's command has no targets of its own, and
+// those may change while it runs.
+func (s *Store) forTargets(c Chain) *Store {
+	cfg := s.cfg
+	cfg.Targets = c.Targets
+	return &Store{db: s.db, cfg: cfg, box: s.box}
+}
+
+// requireTarget fails with [ErrNoTarget] if there are messages for no target: they would be stored as if they had been sent.
+func (s *Store) requireTarget(messages []*events.Message) error {
+	if len(messages) > 0 && len(s.cfg.Targets) == 0 {
+		return ErrNoTarget
+	}
+	return nil
+}
 
 // lock locks the chain's row for the rest of a transaction, and returns its state.
 func (s *Store) lock(ctx context.Context, tx pgx.Tx) (c Chain, err error) {
