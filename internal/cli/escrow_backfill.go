@@ -13,6 +13,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/escrow/store"
 	"github.com/rollcall-dev/rollcall/internal/escrow/watch"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 )
 
 type escrowBackfillCmd struct {
@@ -31,7 +32,8 @@ the member "late": true, which follow those that their escrows have. Then it sto
 
 Instances go on meanwhile. At the end it takes the watcher's lease for some seconds, and messages that are pending are retracted and read again.
 From then on an instance reads the chain only if it was started with the new settings, which the command prints; one with the former ones ends
-once it is elected to read. If the command is interrupted, the settings are the former ones, and you can repeat it.`
+once it is elected to read. If the command is interrupted, the settings are the former ones, unless it reports that the outcome is
+unknown, and you can repeat it.`
 }
 
 func (c *escrowBackfillCmd) Check(p *config.Problems) {
@@ -78,11 +80,7 @@ func (c *escrowBackfillCmd) Run(ctx context.Context, con *Console) error {
 	progress := progressOf(con.Stderr, "read", plan.From)
 	messages, err := a.Backfill(ctx, plan, nodes, func(block uint64, _ int) { progress(block) })
 	if err != nil {
-		partly := ""
-		if messages > 0 {
-			partly = plural(messages, "late message") + " added, and the settings are the former ones"
-		}
-		return escrowOutcome(backfillError(err), partly)
+		return escrowOutcome(backfillError(err), backfillPart(messages, err))
 	}
 	return c.Print(con.Stdout, escrowBackfilled{plan, messages, true}, func(w io.Writer) {
 		fmt.Fprintf(w, "%s added. Start the instances with these settings now:\n", plural(messages, "late message"))
@@ -113,6 +111,18 @@ func settingsTable(w io.Writer, b *admin.Backfill, events string) {
 	if events != "" {
 		fmt.Fprintln(w, "ESCROW_EVENTS="+strings.Map(printable, events))
 	}
+}
+
+// backfillPart describes what a backfill did before an error: it has added messages for certain. The commit whose answer was lost may be
+// the last one, which stores the settings.
+func backfillPart(messages int, err error) string {
+	switch {
+	case errors.Is(err, postgres.ErrUnknown):
+		return plural(messages, "late message") + " added, and the settings may be the former or the new ones"
+	case messages > 0:
+		return plural(messages, "late message") + " added, and the settings are the former ones"
+	}
+	return ""
 }
 
 func backfillError(err error) error {
