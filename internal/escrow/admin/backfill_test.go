@@ -313,7 +313,7 @@ type factories struct{}
 func (factories) Factory(common.Address) bool { return true }
 func (factories) Escrow(common.Address) bool  { return false }
 
-// At the end of a backfill the pending messages are retracted, and the cursor is the final block: the next watcher reads the rest with the
+// At the end of a backfill the pending messages are retracted before late ones are added, and the cursor is the final block: the next watcher reads the rest with the
 // new settings.
 func TestBackfillEnd_PendingMessages_AreRetracted(t *testing.T) {
 	f := newFixture(t)
@@ -329,7 +329,7 @@ func TestBackfillEnd_PendingMessages_AreRetracted(t *testing.T) {
 	epoch, err := f.store.TakeLease(t.Context(), "backfill", time.Minute)
 	require.NoError(t, err)
 
-	more, _ := set.Match(chainID, []events.Log{deployed(t, two)}, f.known)
+	more, _ := set.Match(chainID, []events.Log{deployed(t, two), approved(t, one, 5)}, f.known)
 	late := store.Late{Seen: seen, To: 1, Blocks: []store.Read{{Block: f.at, Found: more}}, Last: &store.LastLate{Epoch: epoch, Settings: settings}}
 	for name, wrong := range map[string]func(*store.Late){
 		"not the lease":  func(l *store.Late) { l.Last = &store.LastLate{Epoch: epoch - 1, Settings: settings} },
@@ -348,15 +348,20 @@ func TestBackfillEnd_PendingMessages_AreRetracted(t *testing.T) {
 
 	n, err := f.store.CommitLate(t.Context(), late)
 	require.NoError(t, err)
-	require.Equal(t, 1, n)
+	require.Equal(t, 2, n)
 	chain, err := f.Chain(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, settings, chain.Settings)
 	require.Equal(t, [2]uint64{1, 1}, [2]uint64{chain.Cursor.Number, chain.Final.Number})
 	all := payloads(t, f.db, "topic")
-	require.Len(t, all, 4)
-	require.Equal(t, []any{events.Final, true}, []any{decode(t, all[2]).Status, decode(t, all[2]).Late})
-	require.Equal(t, []any{events.Retracted, false, one}, []any{decode(t, all[3]).Status, decode(t, all[3]).Late, decode(t, all[3]).Escrow})
+	require.Len(t, all, 5)
+	pending, retracted := decode(t, all[1]), decode(t, all[2])
+	require.Equal(t, []any{events.Retracted, false, pending.EventID}, []any{retracted.Status, retracted.Late, retracted.EventID})
+	for i, escrow := range []common.Address{two, one} {
+		late := decode(t, all[3+i])
+		require.Equal(t, []any{events.Final, true, escrow}, []any{late.Status, late.Late, late.Escrow})
+	}
+	require.Equal(t, int64(4), decode(t, all[4]).Sequence, "the retraction takes back the newest event, and the late one follows it")
 	_, err = f.store.Commit(t.Context(), store.Step{Epoch: epoch, From: f.at, To: b2})
 	require.ErrorIs(t, err, store.ErrSettings, "it has registered the former settings")
 }

@@ -59,8 +59,9 @@ type LastLate struct {
 }
 
 // CommitLate stores the events of a part that are not stored yet: as late and final messages, after those that their escrows have. It
-// returns their number. The messages are for the stored targets. The last part stores the settings, too: the Store's set of events, and the given ones. Messages that are pending
-// then are retracted, and the cursor goes back to the final block, so that the next watcher reads the others with the new settings.
+// returns their number. The messages are for the stored targets. The last part stores the settings, too: the Store's set of events, and the given ones. Before that,
+// messages that are pending are retracted, and the cursor goes back to the final block, so that the next watcher reads the others with the
+// new settings. The other parts retract nothing, because the watcher goes on: their messages may follow pending ones of later blocks.
 //
 // It fails with [ErrHalted], with [ErrNoTarget], with [ErrChanged] if the settings are others, or with [ErrFenced] if the part is not up to
 // the right block, or the lease was lost. All that fails can be repeated.
@@ -80,13 +81,14 @@ func (s *Store) CommitLate(ctx context.Context, late Late) (n int, err error) {
 			return ErrFenced
 		}
 		s := s.forTargets(chain)
-		if n, err = s.late(ctx, tx, late.Blocks); err != nil || late.Last == nil {
-			return err
-		}
-		if chain.Cursor.Number > last {
+		// A retraction takes back the newest standing event, so it precedes the late messages.
+		if late.Last != nil && chain.Cursor.Number > last {
 			if err := s.rewind(ctx, tx, chain); err != nil {
 				return err
 			}
+		}
+		if n, err = s.late(ctx, tx, late.Blocks); err != nil || late.Last == nil {
+			return err
 		}
 		_, err = tx.Exec(ctx, `UPDATE escrow_chains SET factories = $2, start_block = $3, events = $4 WHERE chain_id = $1`,
 			int64(s.cfg.ChainID), late.Last.Settings.raw(), int64(late.Last.Settings.StartBlock), s.cfg.Events.String())
