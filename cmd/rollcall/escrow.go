@@ -86,7 +86,7 @@ type escrowHookFlags struct {
 	Targets      string        `name:"webhooks" env:"ESCROW_WEBHOOKS_JSON" placeholder:"JSON" secret:"" help:"Webhooks that get the messages, beside a topic or instead of one, with one signing key or, while they are rotated, several, the newest first: [{\"name\": \"…\", \"url\": \"https://…\", \"signingKeys\": [\"…\"]}]; better in a file."`
 	TargetsFile  string        `name:"webhooks-file" env:"ESCROW_WEBHOOKS_JSON_FILE" placeholder:"FILE" help:"File that holds them."`
 	AllowPrivate bool          `name:"webhook-allow-private" env:"ESCROW_WEBHOOK_ALLOW_PRIVATE" help:"Allow targets at private addresses, and without TLS."`
-	Retention    time.Duration `name:"webhook-retention" env:"ESCROW_WEBHOOK_RETENTION" default:"72h" min:"0s" max:"87600h" help:"How long delivered webhooks are kept, for rollcall dead-letters replay; 0 deletes each once it is delivered."`
+	Retention    time.Duration `name:"webhook-retention" env:"ESCROW_WEBHOOK_RETENTION" default:"72h" min:"0s" max:"87600h" help:"How long delivered webhooks are kept, for rollcall dead-letters list --state done; 0 deletes each once it is delivered."`
 }
 
 // Check reports what is wrong with the settings together.

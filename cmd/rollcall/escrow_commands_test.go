@@ -337,4 +337,8 @@ func TestDeadLetters_OfEscrows_AreShownAndReplayed(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, []any{"1337/topic", "EscrowCreated", "too large"}, []any{list[0].To, list[0].Event, list[0].Reason})
 	require.Contains(t, succeed(t, command("replay", "--to", "topic")...), "escrow-events: 1 entry to be tried again\n")
+	e.exec(`UPDATE escrow_outbox SET state = 'done', settled_at = now()`)
+	res := rollcall(t, command("replay", list[0].ID)...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, "it was sent already, and was not given up\n\"rollcall escrow replay\" sends")
 }

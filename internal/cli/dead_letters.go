@@ -60,6 +60,8 @@ func letterError(err error) error {
 		return WithFix(err, "Give --chain-id, and --pool-id if the pool has another name than \"pool\".")
 	case errors.Is(err, deadletter.ErrNothing):
 		return WithFix(err, "\"rollcall dead-letters list\" shows all that was; a delivered webhook is chosen by its id.")
+	case errors.Is(err, deadletter.ErrFinished): // of the escrow monitor: all other kinds take finished entries
+		return WithFix(err, "\"rollcall escrow replay\" sends the messages of blocks again, in order and marked as replays.")
 	case errors.Is(err, deadletter.ErrNotFound):
 		return WithFix(err, "\"rollcall dead-letters list\" shows what was given up. Delivered webhooks are kept for RELAYER_WEBHOOK_RETENTION and CLIENT_WEBHOOK_RETENTION; for a whole transaction use --tx.")
 	}
@@ -258,7 +260,7 @@ given up that could not be delivered for a day. Later webhooks of the same trans
 good holds back the later ones of its escrow, until it is replayed or dropped. Replayed, an entry may fail as
 often, or for as long, as a new one, and a webhook has the same id and content: its receiver can tell that it is old. A delivered webhook can be replayed by its id,
 for as long as it is kept: see RELAYER_WEBHOOK_RETENTION of "rollcall relayer" and CLIENT_WEBHOOK_RETENTION of "rollcall api". It goes to the
-URL that the target has now.
+URL that the target has now. A message of the escrow monitor that was published is sent again by "rollcall escrow replay" alone.
 
   rollcall dead-letters list --of client-webhooks --to shop
   rollcall dead-letters replay --of client-webhooks --to shop --since 2026-01-31T12:00:00Z`

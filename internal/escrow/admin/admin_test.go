@@ -417,6 +417,18 @@ func TestDeadLetters_OfAChain_AreShownAndReplayed(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, list)
 
+	// A published message would follow newer ones, without the member replay.
+	f.publish(`true`)
+	changes, err = set.Replay(t.Context(), deadletter.Selection{IDs: []string{l.ID}})
+	require.NoError(t, err)
+	require.Equal(t, []deadletter.Change{{Subject: l.ID, Err: deadletter.ErrFinished}}, changes)
+	shown, err = set.Show(t.Context(), l.ID)
+	require.NoError(t, err)
+	require.Equal(t, outbox.Done, shown.State)
+	changes, err = set.Drop(t.Context(), deadletter.Selection{IDs: []string{l.ID}})
+	require.NoError(t, err)
+	require.Equal(t, []deadletter.Change{{Subject: l.ID, Count: 1}}, changes)
+
 	_, err = deadletter.Open(t.Context(), deadletter.Any, DeadLetters(testpostgres.New(t).Pool(t)))
 	require.ErrorIs(t, err, deadletter.ErrNone)
 }

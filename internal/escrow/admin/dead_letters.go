@@ -13,9 +13,10 @@ import (
 )
 
 // letters describes the messages to operators. A message's first member with a name is its own, because the arguments come last. Its
-// transaction is the chain's, and so none that an operator can select by.
+// transaction is the chain's, and so none that an operator can select by. A message that was published is only sent again by [Admin.Replay], which
+// marks it as a replay.
 var letters = deadletter.Source{
-	Of: "escrow-events", Table: store.Outbox, AnyPrefix: true, OfTransaction: `$1::uuid IS NULL`,
+	Of: "escrow-events", Table: store.Outbox, AnyPrefix: true, DeadOnly: true, OfTransaction: `$1::uuid IS NULL`,
 	Transaction: `substring(convert_from(e.payload, 'UTF8') FROM '"tx_hash":"(0x[0-9a-f]{64})"')`,
 	Event:       `coalesce(substring(convert_from(e.payload, 'UTF8') FROM '"type":"([^"\\]*)"'), '')`,
 	Revision:    `coalesce(substring(convert_from(e.payload, 'UTF8') FROM '"revision":([0-9]{1,9})')::int, 0)`,

@@ -58,6 +58,8 @@ var (
 	ErrNotFound = errors.New("no such entry")
 	// ErrWaiting means that an entry has not ended, so there is nothing to replay or to drop.
 	ErrWaiting = errors.New("it waits already, and was not given up")
+	// ErrFinished means that an entry was sent, and that those of its kind are not sent again: see [Source.DeadOnly].
+	ErrFinished = errors.New("it was sent already, and was not given up")
 )
 
 // Letters gives access to the entries of one [Source]. It is safe for concurrent use.
@@ -184,12 +186,18 @@ func (l *Letters) letters(ctx context.Context, items []outbox.Item) ([]Letter, e
 }
 
 // Replay makes matching entries due again, with the same ids and no failures: the dead ones, and the finished ones whose IDs the filter
-// has. It returns their number. After an error some may have been changed, and another call changes the rest.
+// has, unless the source is DeadOnly. It returns their number. After an error some may have been changed, and another call changes the rest.
 func (l *Letters) Replay(ctx context.Context, f Filter) (int, error) {
+	if l.source.DeadOnly {
+		if f.State != "" && f.State != outbox.Dead {
+			return 0, nil
+		}
+		f.State = outbox.Dead
+	}
 	return l.change(ctx, f, l.box.Replay)
 }
 
-// Drop deletes the entries that Replay would take, and returns their number. After an error some may have been deleted.
+// Drop deletes the matching entries: the dead ones, and the finished ones whose IDs the filter has. It returns their number. After an error some may have been deleted.
 func (l *Letters) Drop(ctx context.Context, f Filter) (int, error) {
 	return l.change(ctx, f, l.box.Drop)
 }
@@ -208,7 +216,7 @@ func (l *Letters) change(ctx context.Context, f Filter, change func(context.Cont
 	return change(ctx, e)
 }
 
-// ReplayOne is Replay for one id. It fails with [ErrNotFound] or [ErrWaiting].
+// ReplayOne is Replay for one id. It fails with [ErrNotFound], [ErrWaiting] or [ErrFinished].
 func (l *Letters) ReplayOne(ctx context.Context, id string) error { return l.one(ctx, id, l.Replay) }
 
 // DropOne is Drop for one id. It fails with [ErrNotFound] or [ErrWaiting].
@@ -219,8 +227,12 @@ func (l *Letters) one(ctx context.Context, id string, change func(context.Contex
 	if err != nil || n > 0 {
 		return err
 	}
-	if _, err := l.Show(ctx, id); err != nil {
+	letter, err := l.Show(ctx, id)
+	switch {
+	case err != nil:
 		return err
+	case letter.State == outbox.Done:
+		return ErrFinished
 	}
 	return ErrWaiting
 }

@@ -194,7 +194,7 @@ func (s *Set) first(do func(*Letters) error) (err error) {
 type Change struct {
 	Subject string
 	Count   int // of changed entries
-	// Err is nil, or for an id [ErrNotFound] or [ErrWaiting]. For a filter it matches [postgres.ErrUnknown] if a part was changed.
+	// Err is nil, or for an id [ErrNotFound], [ErrWaiting] or [ErrFinished]. For a filter it matches [postgres.ErrUnknown] if a part was changed.
 	Err error
 }
 

@@ -18,6 +18,9 @@ type Source struct {
 	Transaction string
 	// OfTransaction is the condition for the rows of the transaction $1, a uuid. An index finds them.
 	OfTransaction string
+	// DeadOnly means that Replay takes no finished entries: they would follow newer ones of their subject, and the receiver could not see
+	// that they are repeated. Default: it takes those that are given by their ids.
+	DeadOnly bool
 	// Event is an expression for the name of a webhook's event, and Revision one for the transaction's revision. Default: none.
 	Event, Revision string
 }

@@ -69,7 +69,7 @@ func OutcomeOf(err error) Outcome {
 	case errors.Is(err, relayer.ErrUnknown), errors.Is(err, postgres.ErrUnknown):
 		return Unknown
 	case state, errors.Is(err, relayer.ErrNotFound), errors.Is(err, store.ErrUnsigned), errors.Is(err, errRefused),
-		errors.Is(err, deadletter.ErrNotFound), errors.Is(err, deadletter.ErrWaiting):
+		errors.Is(err, deadletter.ErrNotFound), errors.Is(err, deadletter.ErrWaiting), errors.Is(err, deadletter.ErrFinished):
 		return NotDone
 	case postgres.Uncertain(err):
 		return Unknown
