@@ -54,13 +54,15 @@
 //	     crashtest.TestScenarioA_LeaderDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	     crashtest.TestScenarioD_Rebalancing
 //	E13  Repetition. A message is sent once. After a death or a lost answer it is sent again with the same content, before the next one.
-//	     publish.TestPublisher_AnswersLost_RepeatsIdentically
+//	     publish.TestPublisher_AnswersLost_RepeatsIdentically publish.TestPublisher_TopicFails_GetsAllSoonAfter
 //	     crashtest.TestScenarioA_LeaderDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	     crashtest.TestScenarioB_FollowerDies crashtest.TestScenarioC_DatabaseLost
-//	E14  Refusal. A message that the topic refuses for good holds back its escrow until an operator acts, and no other escrow.
-//	     publish.TestPublisher_RefusedForGood_HoldsBackItsEscrow
+//	E14  Refusal. A message that the topic refuses for good holds back its escrow until an operator acts, and no other escrow. One that the
+//	     topic fails in another way is repeated until it is accepted, and holds back no other escrow either.
+//	     publish.TestPublisher_RefusedForGood_HoldsBackItsEscrow publish.TestPublisher_OneMessageFails_OtherEscrowsGoOn
 //	E15  Independence. A process whose endpoints, topic or database are away gives back what it has, and others go on.
-//	     publish.TestPublisher_TopicAwayAtOneProcess_OthersPublish instance.TestRun_DatabaseAway_FailsAfterTheLimit
+//	     publish.TestPublisher_TopicAwayAtOneProcess_OthersPublish publish.TestPublisher_TopicFails_GetsAllSoonAfter
+//	     instance.TestRun_DatabaseAway_FailsAfterTheLimit
 //	     crashtest.TestInstance_ItsNodesFail_LeaseMoves crashtest.TestInstance_ItsTopicOrDatabaseIsAway_OthersGoOn
 //	     crashtest.TestScenarioC_DatabaseLost
 //	E16  Identity. Of two processes under one id the later one stays. A heartbeat shows that the loops of its process turn.

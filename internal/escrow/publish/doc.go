@@ -3,11 +3,15 @@
 //
 // # Failures
 //
-//	accepted              the message is done
-//	no answer             repeated with the same content: the topic may have it
-//	the topic is away     the process gives back what it has claimed, and claims nothing for a pause; other processes go on
-//	the key is refused    FAILED_PRECONDITION: repeated after a pause
+//	accepted                          the message is done
+//	no answer, or another failure     repeated with the same content after a pause, because the topic may have it; other escrows go on
+//	the topic is away                 the same, and the process claims nothing for a pause; other processes go on
+//	the key is refused                FAILED_PRECONDITION: repeated after a pause
 //	the message is refused for good   a dead letter, which holds back the later ones of its escrow until an operator replays or drops it
+//
+// The topic is away if it does not answer, does not exist, or refuses the credentials. It also counts as away if it fails two messages one
+// after the other in another way, such as INTERNAL or DEADLINE_EXCEEDED. A single message that fails so may be the cause itself. It is
+// repeated after one to five seconds, for ever: it is not given up, because the topic has not refused it.
 //
 // The Pub/Sub library's own publisher is not used: it has a queue of its own, and pauses a key after an error until the program resumes it.
 //

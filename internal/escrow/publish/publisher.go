@@ -24,6 +24,9 @@ const (
 	inFlight = 256
 	// awayPause is for how long a process claims nothing after the topic was away.
 	awayPause = time.Second
+	// A message that the topic may have is repeated after a pause that doubles from firstAway to longestAway. Backoff shortens it by half at
+	// most, so it is at least awayPause: the next request is that of another escrow. A topic that is back gets everything within longestAway.
+	firstAway, longestAway = 2 * awayPause, 5 * time.Second
 	// haltedPause is for how long a process claims nothing after it found the chain halted.
 	haltedPause = 2 * time.Second
 	// A message whose key is refused is repeated after a pause that doubles from firstPause to longestPause.
@@ -48,8 +51,8 @@ type Config struct {
 	Logger        *slog.Logger          // default: discard
 }
 
-// errStopped is the result of a request that this process ended: it says nothing about the topic.
-var errStopped = errors.New("the request was ended")
+// errNoEvidence is the result, for the breaker, of a request that does not show whether the topic is away.
+var errNoEvidence = errors.New("the request does not show whether the topic is away")
 
 // Publisher publishes the messages of a lane. Any number of them, in any number of processes, share a lane.
 type Publisher struct {
@@ -58,6 +61,7 @@ type Publisher struct {
 	worker  *outbox.Worker
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	cause   atomic.Value // string: of the latest failure of the topic
+	latest  atomic.Value // string: the id of the latest message that failed since the topic has accepted one; "" if none did
 	halted  atomic.Int64 // Unix nanoseconds until which nothing is claimed
 
 	published prometheus.Counter
@@ -73,10 +77,11 @@ func New(cfg Config) (*Publisher, error) {
 		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_events_published", Help: "Messages that the topic has accepted from this process."}),
 		failed:    f.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_escrow_publish_failures_total", Help: "Requests that failed, by the class of the answer: away, again or refused."}, []string{"class"}),
 	}
+	p.latest.Store("")
 	p.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: cfg.Lane, MaxRequests: 1, Timeout: awayPause,
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures > 0 },
-		IsExcluded:  func(err error) bool { return errors.Is(err, errStopped) },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errNoEvidence) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {
 			case to == gobreaker.StateClosed:
@@ -140,14 +145,11 @@ func (p *Publisher) publish(ctx context.Context, w outbox.Work) outbox.Result {
 	}
 	err = p.cfg.Topic.publish(ctx, &pubsubpb.PubsubMessage{Data: w.Payload, Attributes: m.Attributes(), OrderingKey: m.OrderingKey()})
 	switch c := classify(err); {
-	case c == away && ctx.Err() != nil: // this process stops, or has lost the claim
-		done(errStopped)
+	case (c == away || c == failed) && ctx.Err() != nil: // this process stops, or has lost the claim
+		done(errNoEvidence)
 		return outbox.Returned()
-	case c == away:
-		p.cause.Store(err.Error())
-		done(err)
-		p.failed.WithLabelValues("away").Inc()
-		return outbox.Returned()
+	case c == away || c == failed:
+		return p.unanswered(w, m.OrderingKey(), c, err, done)
 	case c == again:
 		done(nil)
 		p.failed.WithLabelValues("again").Inc()
@@ -157,7 +159,34 @@ func (p *Publisher) publish(ctx context.Context, w outbox.Work) outbox.Result {
 		p.failed.WithLabelValues("refused").Inc()
 		return outbox.GiveUp(err.Error())
 	}
+	p.latest.Store("")
 	done(nil)
 	p.published.Inc()
 	return outbox.Finished()
+}
+
+// unanswered returns the result for a message that the topic may have or not, and reports to the breaker whether the topic is away. It is
+// never given up.
+//
+// A failure that is not about the topic may be the message's own, unless another message was the latest to fail. A message that fails twice
+// in a row gets a pause: otherwise it would be the oldest one that is due, and so each request of this process, and no other escrow would go
+// on. The first time it gets none, because the topic may be away for this process alone, and another one publishes it at once.
+func (p *Publisher) unanswered(w outbox.Work, escrow string, c class, err error, done func(error)) outbox.Result {
+	before := p.latest.Swap(w.ID)
+	own := c == failed && (before == w.ID || before == "")
+	if own {
+		done(errNoEvidence)
+		p.failed.WithLabelValues("again").Inc()
+		if w.Failures == 1 {
+			p.log.Warn("topic fails a message", "topic", p.cfg.Topic.name, "id", w.ID, "escrow", escrow, "err", err)
+		}
+	} else {
+		p.cause.Store(err.Error())
+		done(err)
+		p.failed.WithLabelValues("away").Inc()
+	}
+	if own || before == w.ID {
+		return outbox.Retry(err.Error(), outbox.Backoff(w.Failures, firstAway, longestAway))
+	}
+	return outbox.Returned()
 }

@@ -1,6 +1,7 @@
 package publish_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -177,6 +179,32 @@ func insert(t *testing.T, db *pgxpool.Pool, first, last int, escrows ...common.A
 	require.NoError(t, postgres.InTx(t.Context(), db, func(tx pgx.Tx) error { return box.Insert(t.Context(), tx, entries...) }))
 }
 
+// failing returns the waiting message with the most failures.
+func failing(t *testing.T, db *pgxpool.Pool) outbox.Item {
+	t.Helper()
+	box, err := outbox.New(db, store.Outbox)
+	require.NoError(t, err)
+	list, err := box.List(t.Context(), outbox.Filter{State: outbox.Waiting})
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	return slices.MaxFunc(list, func(a, b outbox.Item) int { return cmp.Compare(a.Failures, b.Failures) })
+}
+
+// count returns the sum of a counter's values, or that of one value of its label.
+func count(t *testing.T, reg *prometheus.Registry, name string, label ...string) (n float64) {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == name && (len(label) == 0 || m.Label[0].GetValue() == label[0]) {
+				n += m.Counter.GetValue()
+			}
+		}
+	}
+	return n
+}
+
 func escrows(n int) (all []common.Address) {
 	for i := range n {
 		all = append(all, common.Address{byte(1 + i)})
@@ -278,6 +306,58 @@ func TestPublisher_RefusedForGood_HoldsBackItsEscrow(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Zero(t, inOrder(t, f.await(t, 9)))
+}
+
+// E14: a message that the topic fails without refusing it for good holds back its escrow alone, and is repeated until the topic accepts it.
+func TestPublisher_OneMessageFails_OtherEscrowsGoOn(t *testing.T) {
+	t.Parallel()
+	for _, code := range []codes.Code{codes.Internal, codes.DeadlineExceeded, codes.Unavailable} {
+		t.Run(code.String(), func(t *testing.T) {
+			t.Parallel()
+			db, f := database(t), newTopic(t)
+			attempts := make(chan struct{}, 1000)
+			f.fail(func(m *pubsubpb.PubsubMessage) error {
+				if m.Attributes["event_id"] == "1-1" {
+					attempts <- struct{}{}
+					return status.Error(code, "this message alone")
+				}
+				return nil
+			}, nil)
+			insert(t, db, 1, 3, escrows(3)...)
+			reg := prometheus.NewRegistry()
+			start(t, db, f.open(t), func(c *publish.Config) { c.Registerer = reg })
+			for range 3 {
+				<-attempts
+			}
+			insert(t, db, 4, 10, escrows(3)...)
+			messages := f.await(t, 20)
+			require.Zero(t, inOrder(t, messages))
+			require.Len(t, messages, 20, "the third escrow waits")
+			if code != codes.Unavailable {
+				require.GreaterOrEqual(t, failing(t, db).Failures, 3, "each attempt is counted")
+				require.Zero(t, count(t, reg, "rollcall_escrow_publish_failures_total", "away"), "the topic counts as away")
+			}
+			f.fail(nil, nil)
+			require.Zero(t, inOrder(t, f.await(t, 30)))
+		})
+	}
+}
+
+// E13, E15: a topic that fails everything gets everything within seconds once it is back, however long it was away.
+func TestPublisher_TopicFails_GetsAllSoonAfter(t *testing.T) {
+	t.Parallel()
+	db, f := database(t), newTopic(t)
+	f.fail(func(*pubsubpb.PubsubMessage) error { return status.Error(codes.DeadlineExceeded, "no answer in time") }, nil)
+	insert(t, db, 1, 2, escrows(2)...)
+	p, _ := start(t, db, f.open(t))
+	require.Eventually(t, func() bool { return p.Health() != nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		item := failing(t, db)
+		return item.Failures >= 4 && item.DueAt.Sub(item.SettledAt.Time) <= 5*time.Second
+	}, patience, 10*time.Millisecond)
+	f.fail(nil, nil)
+	require.Zero(t, inOrder(t, f.await(t, 4)))
+	require.Eventually(t, func() bool { return p.Health() == nil }, patience, time.Millisecond)
 }
 
 // E15: a process whose topic is away gives back what it has claimed, and another one publishes it.

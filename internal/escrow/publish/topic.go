@@ -119,6 +119,7 @@ type class int
 const (
 	accepted class = iota
 	away           // the process cannot publish: nothing is known about the message
+	failed         // the topic is away, or fails on this message
 	again          // the message may be accepted later
 	refused        // the topic never accepts the message
 )
@@ -131,7 +132,9 @@ func classify(err error) class {
 		return refused
 	case codes.FailedPrecondition, codes.Aborted:
 		return again
-	default: // also NotFound and PermissionDenied, which are about the topic
+	case codes.Unavailable, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated: // they are about the topic
 		return away
+	default:
+		return failed
 	}
 }
