@@ -9,7 +9,6 @@ import (
 	"os"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -113,7 +112,7 @@ func (c *escrowRunCmd) Check(p *config.Problems) {
 	if c.Store.DatabaseURL == "" && c.Store.URLFile == "" {
 		p.Addf(&c.Store.DatabaseURL, "give postgres://user:password@host:port/database", "is missing")
 	}
-	c.Store.DatabaseURL = withoutDriver(c.Store.DatabaseURL)
+	c.Store.DatabaseURL = cli.WithoutDriver(c.Store.DatabaseURL)
 	cli.CheckDatabaseURL(p, &c.Store.DatabaseURL, &c.Store.URLFile)
 	c.hooks = c.Hooks.check(p)
 	c.topic = c.Topic.check(p, len(c.hooks.Targets) > 0)
@@ -127,16 +126,6 @@ func instanceName() string {
 		return name
 	}
 	return "escrow-" + uuid.NewString()[:8]
-}
-
-// withoutDriver returns a URL without the driver that some programs want in its scheme.
-func withoutDriver(url string) string {
-	scheme, rest, ok := strings.Cut(url, "://")
-	if !ok {
-		return url
-	}
-	scheme, _, _ = strings.Cut(scheme, "+")
-	return scheme + "://" + rest
 }
 
 func (c *escrowChainFlags) check(p *config.Problems) {
