@@ -60,13 +60,14 @@ func (e *escrowParts) start(p *process.Process) error {
 	if err := e.openStore(p); err != nil {
 		return err
 	}
+	metrics := publish.NewMetrics(p.Registry)
 	if e.topic.Project != "" {
-		if err := e.openTopic(p); err != nil {
+		if err := e.openTopic(p, metrics); err != nil {
 			return err
 		}
 	}
 	if len(e.hooks.Targets) > 0 {
-		if err := e.openWebhooks(p); err != nil {
+		if err := e.openWebhooks(p, metrics); err != nil {
 			return err
 		}
 	}
@@ -133,7 +134,7 @@ func (e *escrowParts) openStore(p *process.Process) (err error) {
 }
 
 // openTopic opens the topic and its publisher.
-func (e *escrowParts) openTopic(p *process.Process) error {
+func (e *escrowParts) openTopic(p *process.Process, metrics *publish.Metrics) error {
 	topic, err := publish.OpenTopic(p.Context(), e.topic)
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ func (e *escrowParts) openTopic(p *process.Process) error {
 	p.OnStop("topic", 0, topic.Close)
 	publisher, err := publish.New(publish.Config{
 		Topic: topic, Outbox: e.box, Lane: store.Lane(e.Chain.ID, topicTarget), Halted: store.Halted, Total: e.Topic.total, Number: e.Topic.number,
-		Registerer: p.Registry, Logger: p.Log,
+		Metrics: metrics, Logger: p.Log,
 	})
 	if err != nil {
 		return err
@@ -153,10 +154,10 @@ func (e *escrowParts) openTopic(p *process.Process) error {
 }
 
 // openWebhooks opens the deliverer of the webhooks. Like the publisher it is woken by the notifications of all processes.
-func (e *escrowParts) openWebhooks(p *process.Process) error {
+func (e *escrowParts) openWebhooks(p *process.Process, metrics *publish.Metrics) error {
 	cfg := e.hooks
 	cfg.Logger, cfg.Metrics = p.Log, webhook.NewMetrics(p.Registry)
-	deliverer, err := webhook.New(e.db, publish.Webhooks(e.Chain.ID, e.Topic.total, e.Topic.number), cfg)
+	deliverer, err := webhook.New(e.db, publish.Webhooks(e.Chain.ID, e.Topic.total, e.Topic.number, metrics), cfg)
 	if err != nil {
 		return err
 	}

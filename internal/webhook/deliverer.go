@@ -127,6 +127,9 @@ func (d *Deliverer) deliver(ctx context.Context, w outbox.Work) outbox.Result {
 	if fail == nil {
 		m.attempts.WithLabelValues(t.name, "delivered").Inc()
 		m.delay.WithLabelValues(t.name).Observe(w.Age().Seconds())
+		if d.source.Delivered != nil {
+			d.source.Delivered(w)
+		}
 		if t.succeeded() {
 			d.back(ctx, t, w.Lane)
 		}

@@ -24,6 +24,8 @@ type Source struct {
 	// Held reports that a claimed delivery must not be sent yet. The Deliverer gives it back, and claims nothing for some seconds.
 	// Default: none is.
 	Held func(outbox.Work) bool
+	// Delivered is called for each delivery that its target has accepted, also if the result is lost later. Default: nothing is.
+	Delivered func(outbox.Work)
 	// Partitions and Partition restrict the process to the rows whose partition number modulo Partitions is Partition. Default: all.
 	Partitions, Partition int
 }

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
@@ -47,8 +45,8 @@ type Config struct {
 	Halted func(outbox.Work) bool
 	// Total and Number restrict the process to the partitions with partition mod Total = Number. Default: all.
 	Total, Number int
-	Registerer    prometheus.Registerer // default: none
-	Logger        *slog.Logger          // default: discard
+	Metrics       *Metrics     // default: unregistered
+	Logger        *slog.Logger // default: discard
 }
 
 // errNoEvidence is the result, for the breaker, of a request that does not show whether the topic is away.
@@ -63,20 +61,13 @@ type Publisher struct {
 	cause   atomic.Value // string: of the latest failure of the topic
 	latest  atomic.Value // string: the id of the latest message that failed since the topic has accepted one; "" if none did
 	halted  atomic.Int64 // Unix nanoseconds until which nothing is claimed
-
-	published prometheus.Counter
-	failed    *prometheus.CounterVec
 }
 
 // New returns a Publisher, or all problems of the Config.
 func New(cfg Config) (*Publisher, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	f := promauto.With(cfg.Registerer)
-	p := &Publisher{
-		cfg: cfg, log: cfg.Logger.With("component", "publisher"),
-		published: f.NewCounter(prometheus.CounterOpts{Name: "relayer_events_published", Help: "Messages that the topic has accepted from this process."}),
-		failed:    f.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_escrow_publish_failures_total", Help: "Requests that failed, by the class of the answer: away, again or refused."}, []string{"class"}),
-	}
+	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	p := &Publisher{cfg: cfg, log: cfg.Logger.With("component", "publisher")}
 	p.latest.Store("")
 	p.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: cfg.Lane, MaxRequests: 1, Timeout: awayPause,
@@ -152,16 +143,16 @@ func (p *Publisher) publish(ctx context.Context, w outbox.Work) outbox.Result {
 		return p.unanswered(w, m.OrderingKey(), c, err, done)
 	case c == again:
 		done(nil)
-		p.failed.WithLabelValues("again").Inc()
+		p.cfg.Metrics.failed.WithLabelValues("again").Inc()
 		return outbox.Retry(err.Error(), outbox.Backoff(w.Failures, firstPause, longestPause))
 	case c == refused:
 		done(nil)
-		p.failed.WithLabelValues("refused").Inc()
+		p.cfg.Metrics.failed.WithLabelValues("refused").Inc()
 		return outbox.GiveUp(err.Error())
 	}
 	p.latest.Store("")
 	done(nil)
-	p.published.Inc()
+	p.cfg.Metrics.published.Inc()
 	return outbox.Finished()
 }
 
@@ -176,14 +167,14 @@ func (p *Publisher) unanswered(w outbox.Work, escrow string, c class, err error,
 	own := c == failed && (before == w.ID || before == "")
 	if own {
 		done(errNoEvidence)
-		p.failed.WithLabelValues("again").Inc()
+		p.cfg.Metrics.failed.WithLabelValues("again").Inc()
 		if w.Failures == 1 {
 			p.log.Warn("topic fails a message", "topic", p.cfg.Topic.name, "id", w.ID, "escrow", escrow, "err", err)
 		}
 	} else {
 		p.cause.Store(err.Error())
 		done(err)
-		p.failed.WithLabelValues("away").Inc()
+		p.cfg.Metrics.failed.WithLabelValues("away").Inc()
 	}
 	if own || before == w.ID {
 		return outbox.Retry(err.Error(), outbox.Backoff(w.Failures, firstAway, longestAway))

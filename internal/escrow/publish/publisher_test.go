@@ -325,7 +325,7 @@ func TestPublisher_OneMessageFails_OtherEscrowsGoOn(t *testing.T) {
 			}, nil)
 			insert(t, db, 1, 3, escrows(3)...)
 			reg := prometheus.NewRegistry()
-			start(t, db, f.open(t), func(c *publish.Config) { c.Registerer = reg })
+			start(t, db, f.open(t), func(c *publish.Config) { c.Metrics = publish.NewMetrics(reg) })
 			for range 3 {
 				<-attempts
 			}

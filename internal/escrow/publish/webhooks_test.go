@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
@@ -119,11 +120,12 @@ func insertHooks(t *testing.T, db *pgxpool.Pool, last int) (want int) {
 // Two processes, each with its partitions, deliver the messages of each escrow in order.
 func TestWebhooks_StaticPartitions_EachEscrowInOrder(t *testing.T) {
 	t.Parallel()
-	db, all := database(t), 0
+	db, all, reg := database(t), 0, prometheus.NewRegistry()
+	metrics := publish.NewMetrics(reg)
 	want := insertHooks(t, db, 5)
 	for number := range 2 {
 		h := newHook(t)
-		h.deliver(t, db, publish.Webhooks(1337, 2, number))
+		h.deliver(t, db, publish.Webhooks(1337, 2, number, metrics))
 		mine := 0
 		for _, escrow := range escrows(20) {
 			if events.Partition(escrow)%2 == number {
@@ -141,6 +143,7 @@ func TestWebhooks_StaticPartitions_EachEscrowInOrder(t *testing.T) {
 		all += mine
 	}
 	require.Equal(t, want, all)
+	require.Eventually(t, func() bool { return count(t, reg, "relayer_events_published") == float64(want) }, patience, time.Millisecond)
 }
 
 // No webhook leaves while the chain is halted, and all do when an operator resumes it.
@@ -149,7 +152,7 @@ func TestWebhooks_Halted_DeliverNothing(t *testing.T) {
 	db, h := database(t), newHook(t)
 	want := insertHooks(t, db, 2)
 	halted, claimed := make(chan struct{}), make(chan struct{}, 1)
-	source := publish.Webhooks(1337, 0, 0)
+	source := publish.Webhooks(1337, 0, 0, publish.NewMetrics(nil))
 	source.Held = func(outbox.Work) bool {
 		select {
 		case <-halted:
