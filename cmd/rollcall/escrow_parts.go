@@ -142,7 +142,7 @@ func (e *escrowParts) openTopic(p *process.Process, metrics *publish.Metrics) er
 	p.OnStop("topic", 0, topic.Close)
 	publisher, err := publish.New(publish.Config{
 		Topic: topic, Outbox: e.box, Lane: store.Lane(e.Chain.ID, topicTarget), Halted: store.Halted, Total: e.Topic.total, Number: e.Topic.number,
-		Metrics: metrics, Logger: p.Log,
+		Retention: e.Topic.Retention, Metrics: metrics, Logger: p.Log,
 	})
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
@@ -89,6 +90,7 @@ func TestEscrowSettings_FlagsAndVariables_AreRead(t *testing.T) {
 		{"pubsub-topic-id", "PUBSUB_TOPIC_ID", "other", nil, topic(func(c publish.TopicConfig) any { return c.Topic }), "other"},
 		{"pubsub-emulator-host", "PUBSUB_EMULATOR_HOST", "e:1", nil, topic(func(c publish.TopicConfig) any { return c.Emulator }), "e:1"},
 		{"pubsub-endpoint", "PUBSUB_ENDPOINT", "europe-west1-pubsub.googleapis.com:443", nil, topic(func(c publish.TopicConfig) any { return c.Endpoint }), "europe-west1-pubsub.googleapis.com:443"},
+		{"retention", "ESCROW_RETENTION", "1h", nil, run(func(c *escrowRunCmd) any { return c.Topic.Retention }), time.Hour},
 		{"partition-number", "PARTITION_NUMBER", "2", map[string]string{"TOTAL_PARTITIONS": "3", "PARTITION_NUMBER": "1"},
 			run(func(c *escrowRunCmd) any { return c.Topic.number }), 2},
 		{"total-partitions", "TOTAL_PARTITIONS", "3", map[string]string{"PARTITION_NUMBER": "1", "TOTAL_PARTITIONS": "2"},
@@ -114,6 +116,8 @@ func TestEscrowSettings_NoneGiven_HaveDefaults(t *testing.T) {
 	require.Equal(t, "finalized", c.Chain.Finality)
 	require.Zero(t, c.Topic.total)
 	require.Empty(t, c.hooks.Targets)
+	require.Equal(t, 72*time.Hour, c.Topic.Retention)
+	require.Equal(t, c.Topic.Retention, c.hooks.Retention)
 	require.Equal(t, publish.DrainTimeout, c.hooks.DrainTimeout)
 }
 
@@ -148,6 +152,8 @@ func TestEscrowSettings_InvalidValues_AreReported(t *testing.T) {
 		"its URL must begin with https://":                {"ESCROW_WEBHOOKS_JSON": hook("http://h")},
 		"it needs a signing key":                          {"ESCROW_WEBHOOKS_JSON": `[{"name": "shop", "url": "https://h"}]`},
 		"it takes a JSON array":                           {"ESCROW_WEBHOOKS_JSON": "https://" + outboundSecret},
+		`"59s" is below 1m`:                               {"ESCROW_RETENTION": "59s"},
+		`"87601h" is above`:                               {"ESCROW_RETENTION": "87601h"},
 		"numbers for 2 nodes":                             {"RPC_MAX_RPS": "1,2,3"},
 	} {
 		_, err := parseCommand(t, escrowSettings(env), "escrow")

@@ -45,8 +45,10 @@ type Config struct {
 	Halted func(outbox.Work) bool
 	// Total and Number restrict the process to the partitions with partition mod Total = Number. Default: all.
 	Total, Number int
-	Metrics       *Metrics     // default: unregistered
-	Logger        *slog.Logger // default: discard
+	// Retention is how long messages that the topic has accepted are kept. Default 0: until an operator purges them.
+	Retention time.Duration
+	Metrics   *Metrics     // default: unregistered
+	Logger    *slog.Logger // default: discard
 }
 
 // errNoEvidence is the result, for the breaker, of a request that does not show whether the topic is away.
@@ -85,7 +87,7 @@ func New(cfg Config) (*Publisher, error) {
 	var err error
 	p.worker, err = cfg.Outbox.NewWorker(outbox.Config{
 		Handle: p.publish, Concurrency: inFlight, Lease: lease, DrainTimeout: DrainTimeout, Prefix: cfg.Lane, Partitions: cfg.Total, Partition: cfg.Number,
-		Limits: p.limit, Component: "publisher", Logger: cfg.Logger,
+		Retention: cfg.Retention, Limits: p.limit, Component: "publisher", Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

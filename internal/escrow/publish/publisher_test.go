@@ -410,6 +410,33 @@ func TestPublisher_Static_PublishesItsPartitions(t *testing.T) {
 	require.Len(t, f.await(t, 20), 20)
 }
 
+// Accepted messages are deleted after the retention. Later ones, those of other targets, and those that are not accepted stay.
+func TestPublisher_Retention_DeletesAcceptedMessages(t *testing.T) {
+	t.Parallel()
+	db, f := database(t), newTopic(t)
+	other := "1337/webhook/here"
+	insert(t, db, 1, 2, escrows(3)...)
+	_, err := db.Exec(t.Context(), `INSERT INTO escrow_outbox (lane, subject, payload, state) SELECT $1, $1, '', 'done'`, other)
+	require.NoError(t, err)
+	_, stop := start(t, db, f.open(t))
+	f.await(t, 6)
+	stop()
+	insert(t, db, 3, 3, common.Address{9})
+	_, err = db.Exec(t.Context(), `UPDATE escrow_outbox SET created_at = now() - interval '2 hours', settled_at = now() - interval '2 hours',
+		due_at = CASE state WHEN 'waiting' THEN 'infinity' ELSE due_at END WHERE payload NOT LIKE '%"sequence":2,%'`)
+	require.NoError(t, err)
+	start(t, db, f.open(t), func(c *publish.Config) { c.Retention = time.Hour })
+	left := func() (n int) {
+		require.NoError(t, db.QueryRow(t.Context(), `SELECT count(*) FROM escrow_outbox`).Scan(&n))
+		return n
+	}
+	require.Eventually(t, func() bool { return left() == 3+1+1 }, patience, 10*time.Millisecond)
+	var accepted, others, waiting int
+	require.NoError(t, db.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE payload LIKE '%"sequence":2,%'), count(*) FILTER (WHERE lane = $1),
+		count(*) FILTER (WHERE state = 'waiting') FROM escrow_outbox`, other).Scan(&accepted, &others, &waiting))
+	require.Equal(t, []int{3, 1, 1}, []int{accepted, others, waiting})
+}
+
 // The loop turns with nothing to do, and without the database.
 func TestPublisher_Idle_Turns(t *testing.T) {
 	t.Parallel()
