@@ -1,5 +1,12 @@
-// Package publish sends the messages of the outbox to a topic of Google Pub/Sub, one request for each message, with the escrow as ordering
-// key. The outbox claims one message of an escrow at a time, so a request is sent when the former one of the escrow was accepted.
+// Package publish sends the messages of the outbox to a topic of Google Pub/Sub, with the escrow as ordering key. The outbox claims one
+// message of an escrow at a time, so a request is sent when the former one of the escrow was accepted.
+//
+// # One message a request
+//
+// A request could have up to 1,000 messages of one ordering key. With one message it needs no result for a part of a request, and nothing but
+// the outbox's order of a subject to keep the order of an escrow. The price is that the backlog of one escrow moves by one message for each
+// round trip. Escrows have a handful of events, and the requests of up to 256 escrows run concurrently, so a backlog of many escrows does not
+// wait for round trips.
 //
 // # Failures
 //
