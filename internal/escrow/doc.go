@@ -46,7 +46,7 @@
 //	E10  Finality. The final block never goes back. It is compared whenever it moves. Endpoints that all contradict it halt the chain.
 //	     store.TestCommit_FinalBlockChanged_Refused watch.TestWatcher_FinalBlockChanges_Halts
 //	E11  Halt. Nothing of a halted chain is stored or leaves, by no process, until an operator resumes it.
-//	     store.TestOutbox_Claim_ReadsTheHalt publish.TestPublisher_Halted_PublishesNothing
+//	     store.TestOutbox_Claim_ReadsTheHalt store.TestOutbox_Claim_LongestChainID publish.TestPublisher_Halted_PublishesNothing
 //	     rollcall.TestEscrow_StartsOnHaltedChain_PublishesNothing
 //	E12  Order. The messages of an escrow leave in the order of their sequences, one at a time, by any number of processes.
 //	     publish.TestPublisher_TwoProcesses_EachEscrowInOrderOnce publish.TestPublisher_Static_PublishesItsPartitions

@@ -304,7 +304,11 @@ func (w *Watcher) reorganize(ctx context.Context, upto uint64) error {
 		}
 		return w.retract(ctx, b)
 	}
-	return w.compare(ctx, w.chain.Final)
+	if err := w.compare(ctx, w.chain.Final); err != nil {
+		return err
+	}
+	// Endpoints without the final block are excluded now. The next round reads the chain from the others.
+	return fmt.Errorf("%w: no stored block is on the chain that most had", errUnsettled)
 }
 
 // retract stores that the blocks after an ancestor were removed.
