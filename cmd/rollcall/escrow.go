@@ -74,7 +74,7 @@ type escrowTopicFlags struct {
 	Topic      string        `name:"pubsub-topic-id" env:"PUBSUB_TOPIC_ID" default:"settlement.events.v1" placeholder:"ID" help:"Topic that gets the messages. It has to exist, unless an emulator serves it."`
 	Emulator   string        `name:"pubsub-emulator-host" env:"PUBSUB_EMULATOR_HOST" placeholder:"HOST:PORT" help:"Emulator that is used in place of Google's service: plain gRPC without credentials. The topic is made if it does not exist."`
 	Endpoint   string        `name:"pubsub-endpoint" env:"PUBSUB_ENDPOINT" placeholder:"HOST:PORT" help:"Endpoint of a region, such as europe-west1-pubsub.googleapis.com:443: the order of a key holds within one region. By default the global one."`
-	Retention  time.Duration `name:"retention" env:"ESCROW_RETENTION" default:"72h" min:"1m" max:"87600h" help:"How long messages that the topic has accepted are kept, for rollcall dead-letters replay ID and rollcall escrow events --follow."`
+	Retention  time.Duration `name:"retention" env:"ESCROW_RETENTION" default:"72h" min:"1m" max:"87600h" help:"How long messages that the topic has accepted are kept, for rollcall dead-letters list --state done and rollcall escrow events --follow."`
 	Partition  string        `name:"partition-number" env:"PARTITION_NUMBER" placeholder:"N" help:"Static partition that this instance publishes, from 0; with TOTAL_PARTITIONS. By default every instance publishes all that no other one has claimed."`
 	Partitions string        `name:"total-partitions" env:"TOTAL_PARTITIONS" placeholder:"N" help:"Number of static partitions: an instance publishes the escrows with partition mod N = PARTITION_NUMBER, where partition is the address mod 2520."`
 
