@@ -37,7 +37,7 @@ unknown, and you can repeat it.`
 }
 
 func (c *escrowBackfillCmd) Check(p *config.Problems) {
-	c.escrowChain.check(p)
+	c.check(p)
 	for _, f := range c.Factory {
 		if !common.IsHexAddress(f) {
 			p.Addf(&c.Factory, "give 0x and 40 hexadecimal digits", "%q is not the address of a contract", f)

@@ -28,7 +28,7 @@ so that no escrow's sequence has a gap. If the command is interrupted, repeat it
 }
 
 func (c *escrowResumeCmd) Check(p *config.Problems) {
-	c.escrowChain.check(p)
+	c.check(p)
 	if c.Yes && !c.AcceptFork {
 		p.Addf(&c.Yes, "give --accept-fork, or leave it away", "confirms nothing")
 	}
