@@ -157,8 +157,8 @@ func (c *confirmer) proven(ctx context.Context, number uint64) ([]evm.Log, error
 }
 
 // prove returns the logs of a range that only one endpoint has answered. Each of its blocks is proven: by the bloom of its header, or by
-// its receipts. The blocks must follow each other: receipts prove only what a block
-// has. If no other endpoint is configured, and the chain's headers prove nothing, the endpoint's list counts.
+// its receipts. The blocks must follow each other: receipts prove only what a block has. If no other endpoint is configured, and the chain's
+// headers prove nothing, the endpoint's list counts.
 func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) ([]evm.Log, error) {
 	var all []evm.Log
 	var last evm.Header

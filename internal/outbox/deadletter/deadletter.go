@@ -197,7 +197,8 @@ func (l *Letters) Replay(ctx context.Context, f Filter) (int, error) {
 	return l.change(ctx, f, l.box.Replay)
 }
 
-// Drop deletes the matching entries: the dead ones, and the finished ones whose IDs the filter has. It returns their number. After an error some may have been deleted.
+// Drop deletes the matching entries: the dead ones, and the finished ones whose IDs the filter has. It returns their number. After an error
+// some may have been deleted.
 func (l *Letters) Drop(ctx context.Context, f Filter) (int, error) {
 	return l.change(ctx, f, l.box.Drop)
 }
