@@ -30,8 +30,10 @@
 //	     start stores none that the chain does not have. A process stores nothing once an operator has added to its settings, and ends.
 //	     store.TestRegister_OtherSettings_Refused rollcall.TestEscrow_DifferentSettings_AreRefusedWithBothValues
 //	     rollcall.TestEscrow_FactoryWithoutCode_FailsAndStoresNothing rollcall.TestEscrow_SettingsChangedMeanwhile_EndsWithBothValues
-//	E6   Creation. The events of an escrow in the block of its creation are its own, also those before the factory's.
-//	     events.TestMatch_EscrowOfTheSameBlock_Found
+//	E6   Creation. The events of an escrow in the block of its creation are its own, also those before the factory's; none of an earlier
+//	     block is.
+//	     events.TestMatch_EscrowOfTheSameBlock_Found watch.TestLists_EscrowLogsBeforeItsCreation_NeverCount
+//	     watch.TestStep_Fails_ItsEscrowsAreForgotten
 //	E7   Parking. A log that does not decode is kept with its bytes, counts in the ids of others, and stops nothing.
 //	     events.TestMatch_NotDecodable_ParkedAndCounted store.TestCommit_NotDecodable_Parked
 //	E8   Sequence. The messages of an escrow have the sequences 1, 2, 3 and so on, without gaps.

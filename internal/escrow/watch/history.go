@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
 	"github.com/rollcall-dev/rollcall/internal/escrow/store"
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -57,11 +59,12 @@ func (w *Watcher) step(ctx context.Context, r *reading, final events.Block) (nex
 	from, to := r.from, r.to
 	w.resize(to-from+1, len(logs))
 	step := store.Step{Epoch: w.lease.Epoch(), From: w.chain.Cursor, Final: final, Count: to - from + 1}
+	watched := withCreated{w, map[common.Address]struct{}{}}
 	for len(logs) > 0 {
 		number := logs[0].BlockNumber
 		of := ofBlock(logs, number)
 		logs = logs[len(of):]
-		found, parked := w.cfg.Events.Match(w.cfg.Client.ChainID(), convert(of), w)
+		found, parked := w.cfg.Events.Match(w.cfg.Client.ChainID(), convert(of), watched)
 		if len(found) == 0 && len(parked) == 0 {
 			continue
 		}
@@ -70,7 +73,7 @@ func (w *Watcher) step(ctx context.Context, r *reading, final events.Block) (nex
 			return nil, err
 		}
 		step.Blocks = append(step.Blocks, store.Read{Block: b, Found: found, Parked: parked})
-		w.register(found)
+		addCreated(watched.created, found)
 	}
 	if step.To, err = w.header(ctx, to); err != nil {
 		return nil, err
@@ -81,7 +84,12 @@ func (w *Watcher) step(ctx context.Context, r *reading, final events.Block) (nex
 		}
 		step.Blocks[n-1].Block = step.To // with its parent
 	}
-	next = w.startReading(ctx, to+1, final) // it needs the escrows that this range creates
+	// The next range needs the escrows that this one creates. If the commit fails, the lease is dropped, and they are read from the database
+	// before the next step. A step that fails earlier leaves none in memory: its blocks may not be those of the next try.
+	for i := range step.Blocks {
+		w.register(step.Blocks[i].Found)
+	}
+	next = w.startReading(ctx, to+1, final)
 	if err := w.commit(ctx, step); err != nil {
 		return next, err
 	}
@@ -129,15 +137,32 @@ func (w *Watcher) commit(ctx context.Context, step store.Step) error {
 	return nil
 }
 
-// register adds the escrows that a block creates, for the next blocks of the step.
+// register adds the escrows that a block creates to those that are on the chain. The block is stored next.
 func (w *Watcher) register(found []events.Occurrence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	addCreated(w.escrows, found)
+}
+
+// addCreated adds the escrows that a block creates.
+func addCreated(escrows map[common.Address]struct{}, found []events.Occurrence) {
 	for i := range found {
 		if found[i].Event.Role == events.Factory {
-			w.escrows[found[i].Escrow] = struct{}{}
+			escrows[found[i].Escrow] = struct{}{}
 		}
 	}
+}
+
+// withCreated is a Watcher with the escrows that earlier blocks of a step create.
+type withCreated struct {
+	*Watcher
+	created map[common.Address]struct{}
+}
+
+// Escrow implements [events.Watched].
+func (w withCreated) Escrow(a common.Address) bool {
+	_, ok := w.created[a]
+	return ok || w.Watcher.Escrow(a)
 }
 
 func convert(logs []evm.Log) []events.Log {

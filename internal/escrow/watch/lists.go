@@ -132,7 +132,7 @@ func (l *lists) refused(n uint64, e *evm.LogsLimitError) (smaller bool) {
 // several blocks exceed maxBytes.
 func (l *lists) read(ctx context.Context, endpoint string, from, to uint64) ([]evm.Log, error) {
 	var all []evm.Log
-	created := map[common.Address]bool{} // by logs of the range
+	created := map[common.Address]uint64{} // by logs of the range
 	strangers, size := 0, 0
 	for at := from; at <= to; {
 		n := min(l.of(endpoint).span, to-at+1)
@@ -189,7 +189,7 @@ func (l *lists) readBlock(ctx context.Context, endpoint string, hash common.Hash
 
 // query sends one query by topics, or, if byContract is set or the endpoint refuses that, one for each chunk of contracts: those that are
 // registered, those that earlier logs of the range create, and those that its own logs create.
-func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, created map[common.Address]bool, byContract bool) ([]evm.Log, error) {
+func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, created map[common.Address]uint64, byContract bool) ([]evm.Log, error) {
 	at := l.of(endpoint)
 	if !byContract && !at.byContract {
 		return l.ask(ctx, endpoint, q)
@@ -208,7 +208,9 @@ func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, crea
 		for _, a := range contracts {
 			asked[a] = true
 		}
-		contracts = slices.DeleteFunc(l.created(all), func(a common.Address) bool { return asked[a] })
+		own := map[common.Address]uint64{}
+		l.create(own, all)
+		contracts = slices.DeleteFunc(slices.Collect(maps.Keys(own)), func(a common.Address) bool { return asked[a] })
 	}
 	slices.SortStableFunc(all, func(a, b evm.Log) int {
 		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.TxIndex, b.TxIndex), cmp.Compare(a.Index, b.Index))
@@ -229,34 +231,35 @@ func (l *lists) turn() {
 	}
 }
 
-// created returns the escrows that logs create and that are not known yet, each once. They may have logs of the same blocks.
-func (l *lists) created(logs []evm.Log) (escrows []common.Address) {
-	seen := map[common.Address]bool{}
+// create adds the escrows that logs create and that are not known yet, with the blocks of their creation.
+func (l *lists) create(created map[common.Address]uint64, logs []evm.Log) {
 	for i := range logs {
 		if !l.factory(logs[i].Contract) {
 			continue
 		}
 		log := converted(&logs[i])
-		if escrow, ok := l.set.Created(&log); ok && !l.known(escrow) && !seen[escrow] {
-			seen[escrow] = true
-			escrows = append(escrows, escrow)
+		escrow, ok := l.set.Created(&log)
+		if !ok || l.known(escrow) {
+			continue
+		}
+		if at, ok := created[escrow]; !ok || logs[i].BlockNumber < at {
+			created[escrow] = logs[i].BlockNumber
 		}
 	}
-	return escrows
 }
 
-// ours returns the logs of known contracts, and of the escrows that the logs create. Only these are compared: an endpoint that is asked for
-// contracts gives no others.
-func (l *lists) ours(logs []evm.Log) []evm.Log { return l.oursAfter(logs, map[common.Address]bool{}) }
+// ours returns the logs of known contracts, and those of the escrows that the logs create, from the block of the creation on. Only these are
+// compared: an endpoint that is asked for contracts gives no others.
+func (l *lists) ours(logs []evm.Log) []evm.Log { return l.oursAfter(logs, map[common.Address]uint64{}) }
 
-// oursAfter is ours for logs after others that have created escrows. It adds those that the logs create.
-func (l *lists) oursAfter(logs []evm.Log, created map[common.Address]bool) []evm.Log {
-	for _, a := range l.created(logs) {
-		created[a] = true
-	}
+// oursAfter is ours for logs after others that have created escrows. It adds those that the logs create. An escrow's logs before its creation's
+// block never count. Otherwise endpoints with different limits would give different lists: one query may have both blocks, or only the earlier
+// one.
+func (l *lists) oursAfter(logs []evm.Log, created map[common.Address]uint64) []evm.Log {
+	l.create(created, logs)
 	var all []evm.Log
 	for _, log := range logs {
-		if l.known(log.Contract) || created[log.Contract] {
+		if at, ok := created[log.Contract]; ok && at <= log.BlockNumber || l.known(log.Contract) {
 			all = append(all, log)
 		}
 	}

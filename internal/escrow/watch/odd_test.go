@@ -2,7 +2,6 @@ package watch
 
 import (
 	"encoding/json"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -274,8 +273,7 @@ func (w *world) forked() (former *scripted.Block, watcher *Watcher) {
 	w.awaitAll()
 	w.processes[0].stop()
 	former = w.head
-	watcher, end := w.watcher(&process{conns: map[net.Conn]struct{}{}})
-	w.t.Cleanup(end)
+	watcher = w.idle()
 	require.NoError(w.t, watcher.load(w.t.Context()))
 	require.Equal(w.t, w.final.Hash, watcher.chain.Final.Hash)
 	w.head = w.final.Parent
