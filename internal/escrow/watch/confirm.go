@@ -36,26 +36,70 @@ type candidate struct {
 	logs     []evm.Log
 }
 
-// read returns the confirmed logs of a range of final blocks, in the order of the chain. It returns an error that matches errUnconfirmed
-// if the endpoints that answer do not settle them, or a *tooManyError.
-func (c *confirmer) read(ctx context.Context, from, to uint64) ([]evm.Log, error) {
+// single is an endpoint on which the logs of a range rest: no other one has given them.
+type single struct {
+	endpoint string
+	headers  []evm.Header // that another endpoint must have, too
+}
+
+// readShared returns the confirmed logs of a range of final blocks, in the order of the chain. If a single endpoint proves them, another one
+// has the last block: the endpoint may be on a branch of its own, without any events. It returns an error that matches errUnconfirmed if the
+// endpoints that answer do not settle the logs, or a *tooManyError.
+func (c *confirmer) readShared(ctx context.Context, from, to uint64) ([]evm.Log, error) {
+	logs, by, err := c.read(ctx, from, to)
+	if err == nil && by != nil && !c.alone {
+		if err = c.share(ctx, by); err != nil {
+			c.metrics.unconfirmed.Inc()
+			err = fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return logs, nil
+}
+
+// share returns nil if another endpoint has the blocks on which a list rests.
+func (c *confirmer) share(ctx context.Context, by *single) error {
+	for _, h := range by.headers {
+		var errs []error
+		if !slices.ContainsFunc(c.client.Endpoints("eth_getBlockByNumber"), func(name string) bool {
+			if name == by.endpoint {
+				return false
+			}
+			other, err := c.client.HeaderAt(ctx, name, h.Number)
+			c.turn()
+			if err == nil && other.Hash != h.Hash {
+				err = fmt.Errorf("endpoint %s has %s", name, other.Hash)
+			}
+			errs = append(errs, err)
+			return err == nil
+		}) {
+			return fmt.Errorf("only endpoint %s has block %d %s: %w", by.endpoint, h.Number, h.Hash, reasons(errs))
+		}
+	}
+	return nil
+}
+
+// read returns the logs of a range as readShared does, and the endpoint on which they rest, if it is a single one.
+func (c *confirmer) read(ctx context.Context, from, to uint64) (logs []evm.Log, by *single, err error) {
 	answers, logs, err := c.agree(func(endpoint string) ([]evm.Log, error) { return c.lists.read(ctx, endpoint, from, to) },
 		func(answers []candidate) ([]evm.Log, error) { return c.settle(ctx, answers) })
 	if tooMany, ok := errors.AsType[*tooManyError](err); ok {
-		return nil, tooMany
+		return nil, nil, tooMany
 	}
 	if err != nil && len(answers) == 1 {
-		var single error
-		logs, single = c.prove(ctx, answers[0], from, to)
-		if err = errors.Join(err, single); single == nil {
+		var failed error
+		logs, by, failed = c.prove(ctx, answers[0], from, to)
+		if err = errors.Join(err, failed); failed == nil {
 			err = nil
 		}
 	}
 	if err != nil {
 		c.metrics.unconfirmed.Inc()
-		return nil, fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, err)
+		return nil, nil, fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, err)
 	}
-	return logs, nil
+	return logs, by, nil
 }
 
 // agree asks endpoints for a list until two have given the same. Where they differ, it calls settle, or else asks one more. It returns
@@ -159,40 +203,39 @@ func (c *confirmer) proven(ctx context.Context, number uint64) ([]evm.Log, error
 // prove returns the logs of a range that only one endpoint has answered. Each of its blocks is proven: by the bloom of its header, or by
 // its receipts. The blocks must follow each other: receipts prove only what a block has. If no other endpoint is configured, and the chain's
 // headers prove nothing, the endpoint's list counts.
-func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) ([]evm.Log, error) {
-	var all []evm.Log
+func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) (all []evm.Log, by *single, err error) {
 	var last evm.Header
 	for n := from; n <= to; n++ {
 		h, err := c.client.HeaderAt(ctx, a.endpoint, n)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if n > from && h.Parent != last.Hash {
-			return nil, fmt.Errorf("blocks %d and %d at %s are of different branches", n-1, n, a.endpoint)
+		if !h.Excludes(c.topics...) || laterBlooms(c.client.ChainID()) {
+			b, err := c.client.BlockLogs(ctx, a.endpoint, h.Hash, c.topics)
+			if err != nil {
+				return nil, nil, err
+			}
+			switch {
+			case b.Proof == evm.Proven:
+				all = append(all, b.Logs...)
+			case b.Proof == evm.NotProvable && c.alone:
+				c.metrics.unproven.Inc()
+				all = append(all, ofBlock(a.logs, n)...)
+			default:
+				return nil, nil, fmt.Errorf("block %d at %s: its logs are %s, and no other endpoint answers", n, a.endpoint, b.Proof)
+			}
+			h = b.Header // whose number and parent are proven, too
+		}
+		if h.Number != n || n > from && h.Parent != last.Hash {
+			return nil, nil, fmt.Errorf("blocks %d and %d at %s are of different branches", n-1, n, a.endpoint)
 		}
 		last = h
 		c.turn()
-		if h.Excludes(c.topics...) && !laterBlooms(c.client.ChainID()) {
-			continue
-		}
-		b, err := c.client.BlockLogs(ctx, a.endpoint, h.Hash, c.topics)
-		if err != nil {
-			return nil, err
-		}
-		switch {
-		case b.Proof == evm.Proven:
-			all = append(all, b.Logs...)
-		case b.Proof == evm.NotProvable && c.alone:
-			c.metrics.unproven.Inc()
-			all = append(all, ofBlock(a.logs, n)...)
-		default:
-			return nil, fmt.Errorf("block %d at %s: its logs are %s, and no other endpoint answers", n, a.endpoint, b.Proof)
-		}
 	}
 	if all = c.ours(all); !same(all, a.logs) {
 		c.distrustOthers([]candidate{a}, all)
 	}
-	return all, nil
+	return all, &single{a.endpoint, []evm.Header{last}}, nil
 }
 
 // distrustOthers records the endpoints whose lists were false.

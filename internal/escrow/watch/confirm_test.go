@@ -151,7 +151,7 @@ func TestConfirm_OneEndpointLies_LogsAreTrue(t *testing.T) {
 				p.SetRules()
 			}
 			f.proxies[i].SetRules(lie)
-			logs, err := f.confirmer().read(t.Context(), 1, f.head)
+			logs, _, err := f.confirmer().read(t.Context(), 1, f.head)
 			require.NoError(t, err, "%s at endpoint %d", name, i)
 			require.Equal(t, f.want(1, f.head), got(logs), "%s at endpoint %d", name, i)
 			require.Positive(t, f.proxies[i].Injected()[name])
@@ -167,7 +167,7 @@ func TestConfirm_SingleEndpointLies_ReceiptsProve(t *testing.T) {
 		lie := lies[name]
 		lie.Methods = []string{logsMethod}
 		f.proxies[0].SetRules(lie)
-		logs, err := f.confirmer().read(t.Context(), 1, f.head)
+		logs, _, err := f.confirmer().read(t.Context(), 1, f.head)
 		require.NoError(t, err, name)
 		require.Equal(t, f.want(1, f.head), got(logs), name)
 	}
@@ -187,10 +187,10 @@ func TestConfirm_ListAndReceiptsLie_Unconfirmed(t *testing.T) {
 		})},
 	)
 	f.proxies[1].SetRules(proxy.Rule{Methods: []string{"eth_getBlockReceipts", "eth_getTransactionReceipt"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"}})
-	_, err := f.confirmer().read(t.Context(), 1, f.head)
+	_, _, err := f.confirmer().read(t.Context(), 1, f.head)
 	require.ErrorIs(t, err, errUnconfirmed)
 	f.proxies[1].SetRules()
-	logs, err := f.confirmer().read(t.Context(), 1, f.head)
+	logs, _, err := f.confirmer().read(t.Context(), 1, f.head)
 	require.NoError(t, err)
 	require.Equal(t, f.want(1, f.head), got(logs))
 }
@@ -212,7 +212,7 @@ func TestConfirm_Limits_AllLogs(t *testing.T) {
 		for _, p := range f.proxies {
 			p.SetRules(rule)
 		}
-		logs, err := f.confirmer().read(t.Context(), 1, f.head)
+		logs, _, err := f.confirmer().read(t.Context(), 1, f.head)
 		require.NoError(t, err, name)
 		require.Equal(t, f.want(1, f.head), got(logs), name)
 	}
@@ -272,17 +272,17 @@ func TestConfirm_MoreThanAListHolds_NamesThePart(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, 2)
 	c := f.confirmer()
-	all, err := c.read(t.Context(), 1, f.head)
+	all, _, err := c.read(t.Context(), 1, f.head)
 	require.NoError(t, err)
 	c.maxBytes = sizeOf(&all[0])
-	_, err = c.read(t.Context(), 1, f.head)
+	_, _, err = c.read(t.Context(), 1, f.head)
 	tooMany, ok := errors.AsType[*tooManyError](err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, &tooManyError{1, f.head}, tooMany)
 	require.Equal(t, f.head/2, tooMany.fewer())
 	var parts []string
 	for n := uint64(1); n <= f.head; n++ {
-		logs, err := c.read(t.Context(), n, n)
+		logs, _, err := c.read(t.Context(), n, n)
 		require.NoError(t, err)
 		parts = append(parts, got(logs)...)
 	}

@@ -209,6 +209,29 @@ func TestProve_BlockOfAnotherBranch_NothingOfItIsStored(t *testing.T) {
 	w.requireTruth(w.final)
 }
 
+// E3: the only endpoint that gives logs is on a branch of its own, whose blocks have none. The cursor does not follow it past the chain's events.
+func TestProve_EndpointOnItsOwnBranch_NothingIsPassed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 22, 3)
+	w.delivery = Finalized
+	branch := w.private(0, w.head, 9)
+	w.nodes[0].SetFinal(branch.Parent)
+	for range 6 {
+		w.head = w.chain.Mine(w.head, w.create(worldFactory))
+	}
+	w.finalize(1)
+	for _, p := range w.proxies[1:] {
+		p.SetRules(proxy.Rule{Name: "refused", Methods: []string{logsMethod}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"}})
+	}
+	w.start()
+	w.awaitStrikes("refused", 6)
+	w.heal()
+	w.stale = -1
+	w.show()
+	w.awaitAll()
+	w.requireTruth(w.final)
+}
+
 // Endpoints lose a final block one after the other, so that the first ones are excluded before the last one does.
 func TestReorganization_BeyondFinalityNodeByNode_Halts(t *testing.T) {
 	t.Parallel()
