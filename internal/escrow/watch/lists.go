@@ -188,13 +188,14 @@ func (l *lists) readBlock(ctx context.Context, endpoint string, hash common.Hash
 }
 
 // query sends one query by topics, or, if byContract is set or the endpoint refuses that, one for each chunk of contracts: those that are
-// registered, those that earlier logs of the range create, and those that its own logs create.
+// registered, those that earlier logs of the range create, and those that its own logs create. The logs are in the order of the chain.
 func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, created map[common.Address]uint64, byContract bool) ([]evm.Log, error) {
 	at := l.of(endpoint)
 	if !byContract && !at.byContract {
 		return l.ask(ctx, endpoint, q)
 	}
-	var all []evm.Log
+	var answers [][]evm.Log
+	own := map[common.Address]uint64{} // created by the query's own logs
 	asked := map[common.Address]bool{}
 	for contracts := slices.AppendSeq(l.contracts(), maps.Keys(created)); len(contracts) > 0; {
 		for some := range slices.Chunk(contracts, at.contracts) {
@@ -203,19 +204,70 @@ func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, crea
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, logs...)
+			answers = append(answers, logs)
+			l.create(own, logs)
 		}
 		for _, a := range contracts {
 			asked[a] = true
 		}
-		own := map[common.Address]uint64{}
-		l.create(own, all)
 		contracts = slices.DeleteFunc(slices.Collect(maps.Keys(own)), func(a common.Address) bool { return asked[a] })
 	}
-	slices.SortStableFunc(all, func(a, b evm.Log) int {
-		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.TxIndex, b.TxIndex), cmp.Compare(a.Index, b.Index))
-	})
+	return l.merged(ctx, endpoint, answers)
+}
+
+// merged returns the logs of several answers of an endpoint in the order of the chain. Within an answer their places decide. In a block with
+// logs in several answers the node's indexes do, unless they repeat, fall or are so large that they may have begun again from 0: then the
+// receipts of the block decide.
+func (l *lists) merged(ctx context.Context, endpoint string, answers [][]evm.Log) ([]evm.Log, error) {
+	all := slices.Concat(answers...)
+	slices.SortStableFunc(all, func(a, b evm.Log) int { return cmp.Compare(a.BlockNumber, b.BlockNumber) })
+	parts := map[uint64]int{} // how many answers have logs of a block
+	regular := map[uint64]bool{}
+	for _, logs := range answers {
+		for len(logs) > 0 {
+			number := logs[0].BlockNumber
+			of := ofBlock(logs, number)
+			logs = logs[len(of):]
+			regular[number] = rising(of) && (parts[number] == 0 || regular[number])
+			parts[number]++
+		}
+	}
+	for number, n := range parts {
+		if n == 1 {
+			continue
+		}
+		of := ofBlock(all, number)
+		last := of[len(of)-1]
+		slices.SortStableFunc(of, inBlock)
+		if regular[number] && rising(of) {
+			continue
+		}
+		b, err := l.client.BlockLogs(ctx, endpoint, last.BlockHash, l.topics)
+		l.turn()
+		if err != nil {
+			return nil, err
+		}
+		all = replaced(all, number, b.Logs)
+	}
 	return all, nil
+}
+
+// maxIndex is how large indexes of logs are at most where they decide. No block has so many logs.
+const maxIndex = 1 << 31
+
+// inBlock compares the places that two logs of a block have by the node's indexes.
+func inBlock(a, b evm.Log) int {
+	return cmp.Or(cmp.Compare(a.TxIndex, b.TxIndex), cmp.Compare(a.Index, b.Index))
+}
+
+// rising reports whether the logs are of one block, in the order of the node's indexes, and no two are at the same place.
+func rising(logs []evm.Log) bool {
+	for i := range logs {
+		if logs[i].Index >= maxIndex || i > 0 && (inBlock(logs[i-1], logs[i]) >= 0 || logs[i-1].BlockHash != logs[i].BlockHash) {
+			return false
+		}
+	}
+	return true
 }
 
 func (l *lists) ask(ctx context.Context, endpoint string, q evm.LogQuery) ([]evm.Log, error) {

@@ -2,11 +2,13 @@ package watch
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -91,4 +93,32 @@ func TestStep_Fails_ItsEscrowsAreForgotten(t *testing.T) {
 	w.heal()
 	w.awaitAll()
 	w.requireTruth(w.final)
+}
+
+// E4: the place in an answer orders the logs of a block. If a transaction's logs come in several answers, by chunks of contracts, and the
+// indexes that the node gives them decide nothing, its receipts do.
+func TestLists_LogsInSeveralAnswers_InTheOrderOfTheBlock(t *testing.T) {
+	t.Parallel()
+	for name, index := range map[string]func(creation, later *types.Log){
+		"regular":       func(_, _ *types.Log) {},
+		"repeated":      func(creation, later *types.Log) { creation.Index, later.Index = 7, 7 },
+		"the factory's": func(creation, _ *types.Log) { creation.Index = 1 },
+		"begun again":   func(creation, _ *types.Log) { creation.Index = math.MaxUint32 },
+		"falling":       func(creation, later *types.Log) { creation.Index, later.Index = 9, 5 },
+	} {
+		w := newWorld(t, 23, 1)
+		creation := w.create(worldFactory)
+		escrow := creation.Logs[0].Address
+		last := w.approved(escrow)
+		index(&creation.Logs[0], &last)
+		other := w.create(worldFactory)
+		creation.Logs = append(append(creation.Logs, other.Logs...), last)
+		w.head = w.chain.Mine(w.head, creation, w.tx(w.approved(escrow)))
+		w.finalize(0)
+		w.proxies[0].SetRules(providers["two contracts"]...)
+		watcher := w.idle()
+		logs, err := watcher.confirm.lists.read(t.Context(), watcher.cfg.Client.Status().Endpoints[0].Endpoint, 1, 1)
+		require.NoError(t, err, name)
+		require.Equal(t, placesOf(w.head), places(logs), name)
+	}
 }
