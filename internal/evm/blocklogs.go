@@ -61,7 +61,8 @@ const (
 	// one.
 	NotProvable Proof = iota
 	// Proven means that the receipts have the root that the header has, and the header the hash. So the logs are all that the block
-	// has, but for the hashes of their transactions, which no receipt contains.
+	// has, but for the hashes of their transactions, which no receipt contains: those are right if another endpoint has a header with
+	// the same Transactions.
 	Proven
 	// Disproven means that the header has the hash, and the receipts another root: some are false or missing. Chains whose root leaves
 	// out some receipts look like that, too (Polygon, in blocks with a state sync).

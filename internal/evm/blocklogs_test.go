@@ -193,3 +193,24 @@ func TestReceiptsRoot_EachType_HasTheRootOfGeth(t *testing.T) {
 	_, err = receiptsRoot(parsed)
 	require.ErrorIs(t, err, errReceiptType)
 }
+
+// The headers of a block have the same Transactions, by number and by hash, unless the node lists other ones. A proven header does not show
+// that.
+func TestHeader_Transactions_AreThoseThatTheNodeLists(t *testing.T) {
+	t.Parallel()
+	e := newEmitted(t)
+	byNumber, err := e.c.HeaderAt(t.Context(), e.ep, e.number)
+	require.NoError(t, err)
+	byHash, err := e.c.SealedHeader(t.Context(), e.ep, e.block)
+	require.NoError(t, err)
+	require.NotZero(t, byHash.Transactions())
+	require.Equal(t, byHash.Transactions(), byNumber.Transactions())
+	e.proxy.SetRules(alters("eth_getBlockByHash", replaces(`"transactions":\["0x..`, `"transactions":["0xff`)))
+	other, err := e.c.SealedHeader(t.Context(), e.ep, e.block)
+	require.NoError(t, err)
+	require.True(t, other.Proven())
+	require.NotEqual(t, byHash.Transactions(), other.Transactions())
+	empty, err := e.c.SealedHeader(t.Context(), e.ep, e.Commit())
+	require.NoError(t, err)
+	require.Zero(t, empty.Transactions())
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
 )
 
 // Header holds the fields of a block that this package needs. The node reports the hash. It cannot be computed, because
@@ -23,7 +24,8 @@ type Header struct {
 	GasUsed  uint64
 	BaseFee  *big.Int // wei; nil on a chain without EIP-1559. Not to be changed
 
-	seal *seal // nil if it was not read, or does not have the hash
+	seal *seal       // nil if it was not read, or does not have the hash
+	txs  common.Hash // see Transactions
 }
 
 // seal is the part of a header, whose fields have the block's hash, that proves what the block holds.
@@ -41,6 +43,11 @@ func (h Header) Proven() bool { return h.seal != nil }
 func (h Header) Excludes(topics ...common.Hash) bool {
 	return h.Proven() && !slices.ContainsFunc(topics, func(t common.Hash) bool { return h.seal.bloom.Test(t[:]) })
 }
+
+// Transactions returns one hash of all hashes of transactions that the node lists for the block; zero if it lists none, as in a head that was
+// subscribed to, and for headers that a View has read. Receipts and their root contain no hash of a transaction, so the caller compares the
+// lists of two nodes.
+func (h Header) Transactions() common.Hash { return h.txs }
 
 // IsZero reports whether there is no block.
 func (h Header) IsZero() bool { return h.Hash == common.Hash{} }
@@ -61,6 +68,13 @@ func parseSealedHeader(b []byte) (Header, error) {
 	var all types.Header
 	if json.Unmarshal(b, &all) == nil && all.Hash() == h.Hash { // the chain's headers may lack fields
 		h.seal = &seal{receiptsRoot: all.ReceiptHash, bloom: all.Bloom}
+	}
+	if txs, err := transactionsOf(b); err == nil && len(txs) > 0 {
+		text := make([]byte, 0, len(txs)*common.HashLength)
+		for _, tx := range txs {
+			text = append(text, tx[:]...)
+		}
+		h.txs = crypto.Keccak256Hash(text)
 	}
 	return h, nil
 }

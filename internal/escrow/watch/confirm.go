@@ -43,8 +43,8 @@ type single struct {
 }
 
 // readShared returns the confirmed logs of a range of final blocks, in the order of the chain. If a single endpoint proves them, another one
-// has the last block: the endpoint may be on a branch of its own, without any events. It returns an error that matches errUnconfirmed if the
-// endpoints that answer do not settle the logs, or a *tooManyError.
+// has the last block, because the endpoint may be on a branch of its own, without any events. It also has the blocks with logs, with the same
+// transactions. It returns an error that matches errUnconfirmed if the endpoints that answer do not settle the logs, or a *tooManyError.
 func (c *confirmer) readShared(ctx context.Context, from, to uint64) ([]evm.Log, error) {
 	logs, by, err := c.read(ctx, from, to)
 	if err == nil && by != nil && !c.alone {
@@ -69,8 +69,8 @@ func (c *confirmer) share(ctx context.Context, by *single) error {
 			}
 			other, err := c.client.HeaderAt(ctx, name, h.Number)
 			c.turn()
-			if err == nil && other.Hash != h.Hash {
-				err = fmt.Errorf("endpoint %s has %s", name, other.Hash)
+			if err == nil && (other.Hash != h.Hash || other.Transactions() != h.Transactions()) {
+				err = fmt.Errorf("endpoint %s has %s, or other transactions", name, other.Hash)
 			}
 			errs = append(errs, err)
 			return err == nil
@@ -150,7 +150,7 @@ func (c *confirmer) ask(names []string, list func(endpoint string) ([]evm.Log, e
 // settle returns the logs of a range for which endpoints have given different lists: the receipts of the blocks in which they differ prove
 // them.
 func (c *confirmer) settle(ctx context.Context, answers []candidate) ([]evm.Log, error) {
-	logs := answers[0].logs
+	logs, other := answers[0].logs, answers[1].logs
 	numbers := map[uint64]bool{}
 	for _, a := range answers[1:] {
 		for _, n := range differing(logs, a.logs) {
@@ -159,43 +159,59 @@ func (c *confirmer) settle(ctx context.Context, answers []candidate) ([]evm.Log,
 	}
 	for n := range numbers {
 		c.metrics.disagreements.Inc()
-		proven, err := c.proven(ctx, n)
+		proven, err := c.proven(ctx, func(endpoint string) (evm.Header, error) { return c.client.HeaderAt(ctx, endpoint, n) }, nil)
 		c.turn()
 		if err != nil {
 			return nil, err
 		}
-		logs = replaced(logs, n, proven)
+		logs, other = replaced(logs, n, proven), replaced(other, n, proven)
 	}
-	return c.ours(logs), nil
+	return c.ours(withTimesOf(logs, other)), nil
 }
 
-// proven returns the logs of a block that its receipts prove at an endpoint. Two endpoints must have the block of that hash, unless only
-// one is configured.
-func (c *confirmer) proven(ctx context.Context, number uint64) ([]evm.Log, error) {
-	seen := map[common.Hash]int{}
-	logs := map[common.Hash][]evm.Log{}
+// proven returns the logs of a block that its receipts prove at an endpoint. Two endpoints must have the block, with the same transactions,
+// whose hashes no receipt contains; or one if no other is configured, whose only answer then counts where nothing proves it. The error matches
+// errLate if too few have the block.
+func (c *confirmer) proven(ctx context.Context, header func(endpoint string) (evm.Header, error), answers []candidate) ([]evm.Log, error) {
+	type block struct{ hash, txs common.Hash }
+	need, have := 2, 0
+	if c.alone {
+		need = 1
+	}
+	seen := map[block]int{}
+	logs := map[block][]evm.Log{}
 	var errs []error
-	for _, name := range c.client.Endpoints("eth_getBlockByNumber", "eth_getBlockReceipts") {
-		h, err := c.client.HeaderAt(ctx, name, number)
+	for _, name := range c.client.Endpoints("eth_getBlockByNumber", "eth_getBlockByHash", "eth_getBlockReceipts") {
+		h, err := header(name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		seen[h.Hash]++
-		if _, ok := logs[h.Hash]; !ok {
+		have++
+		at := block{h.Hash, h.Transactions()}
+		seen[at]++
+		if _, ok := logs[at]; !ok {
 			b, err := c.client.BlockLogs(ctx, name, h.Hash, c.topics)
 			switch {
 			case err != nil:
 				errs = append(errs, err)
 			case b.Proof == evm.Proven:
-				logs[h.Hash] = b.Logs
+				logs[block{h.Hash, b.Header.Transactions()}] = b.Logs
+			case b.Proof == evm.NotProvable && c.alone && len(answers) == 1:
+				c.metrics.unproven.Inc()
+				logs[at] = answers[0].logs
 			default:
-				errs = append(errs, fmt.Errorf("block %d at %s: its logs are %s", number, name, b.Proof))
+				errs = append(errs, fmt.Errorf("block %s at %s: its logs are %s", h.Hash, name, b.Proof))
 			}
 		}
-		if proven, ok := logs[h.Hash]; ok && (seen[h.Hash] > 1 || c.alone) {
+		if proven, ok := logs[at]; ok && seen[at] >= need {
 			return proven, nil
 		}
+	}
+	if have < need {
+		errs = append(errs, errLate)
+	} else {
+		errs = append(errs, fmt.Errorf("of %d endpoints with the block, too few have the one that an endpoint proves", have))
 	}
 	return nil, errors.Join(errs...)
 }
@@ -205,11 +221,13 @@ func (c *confirmer) proven(ctx context.Context, number uint64) ([]evm.Log, error
 // headers prove nothing, the endpoint's list counts.
 func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) (all []evm.Log, by *single, err error) {
 	var last evm.Header
+	var headers []evm.Header
 	for n := from; n <= to; n++ {
 		h, err := c.client.HeaderAt(ctx, a.endpoint, n)
 		if err != nil {
 			return nil, nil, err
 		}
+		before := len(all)
 		if !h.Excludes(c.topics...) || laterBlooms(c.client.ChainID()) {
 			b, err := c.client.BlockLogs(ctx, a.endpoint, h.Hash, c.topics)
 			if err != nil {
@@ -229,13 +247,17 @@ func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) (al
 		if h.Number != n || n > from && h.Parent != last.Hash {
 			return nil, nil, fmt.Errorf("blocks %d and %d at %s are of different branches", n-1, n, a.endpoint)
 		}
+		if n == to || len(all) > before {
+			headers = append(headers, h)
+		}
 		last = h
 		c.turn()
 	}
 	if all = c.ours(all); !same(all, a.logs) {
 		c.distrustOthers([]candidate{a}, all)
 	}
-	return all, &single{a.endpoint, []evm.Header{last}}, nil
+	headers = slices.DeleteFunc(headers, func(h evm.Header) bool { return h.Number < to && len(ofBlock(all, h.Number)) == 0 })
+	return all, &single{a.endpoint, headers}, nil
 }
 
 // distrustOthers records the endpoints whose lists were false.

@@ -76,47 +76,10 @@ func (c *confirmer) listOf(ctx context.Context, endpoint string) ([]evm.Log, err
 	return logs, err
 }
 
-// provenBlock returns the logs of a block that its receipts prove at an endpoint. Two endpoints must have the block, unless only one is
-// configured; then the list that it has given counts where nothing proves it.
+// provenBlock returns the logs of a block that its receipts prove, as proven does.
 func (c *confirmer) provenBlock(ctx context.Context, hash common.Hash, answers []candidate) ([]evm.Log, error) {
-	need := 2
-	if c.alone {
-		need = 1
-	}
-	have, proven := 0, false
-	var logs []evm.Log
-	var errs []error
-	for _, name := range c.client.Endpoints("eth_getBlockByHash", "eth_getBlockReceipts") {
-		if proven {
-			_, err := c.client.SealedHeader(ctx, name, hash)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-		} else {
-			b, err := c.client.BlockLogs(ctx, name, hash, c.topics)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			switch {
-			case b.Proof == evm.Proven:
-				logs, proven = b.Logs, true
-			case b.Proof == evm.NotProvable && c.alone && len(answers) == 1:
-				c.metrics.unproven.Inc()
-				logs, proven = answers[0].logs, true
-			default:
-				errs = append(errs, fmt.Errorf("block %s at %s: its logs are %s", hash, name, b.Proof))
-			}
-		}
-		if have++; proven && have >= need {
-			return c.ours(logs), nil
-		}
-	}
-	if have < need {
-		errs = append(errs, errLate)
-	}
-	return nil, errors.Join(errs...)
+	logs, err := c.proven(ctx, func(endpoint string) (evm.Header, error) { return c.client.SealedHeader(ctx, endpoint, hash) }, answers)
+	return c.ours(logs), err
 }
 
 // laterBlooms reports whether the headers of a chain have the blooms of earlier blocks: those of Avalanche, since its blocks are executed

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -230,6 +231,67 @@ func TestProve_EndpointOnItsOwnBranch_NothingIsPassed(t *testing.T) {
 	w.show()
 	w.awaitAll()
 	w.requireTruth(w.final)
+}
+
+// falseTransaction makes an endpoint report another hash of a transaction, in all answers.
+func falseTransaction(tx common.Hash) proxy.Rule {
+	return proxy.Rule{Fault: proxy.Fault{Kind: proxy.Change, Alter: func(raw json.RawMessage) json.RawMessage {
+		return bytes.ReplaceAll(raw, []byte(tx.Hex()), []byte(common.Hash{0xba}.Hex()))
+	}}}
+}
+
+// E3: receipts prove no hash of a transaction. That of one endpoint is not believed, whether others give other logs, or none.
+func TestProve_FalseHashOfATransaction_IsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for _, delivery := range []Delivery{Finalized, Instant} {
+		for name, endpoints := range map[string]int{"differs": 3, "alone": 2} {
+			w := newWorld(t, 24, endpoints)
+			w.delivery = delivery
+			w.head = w.chain.Mine(w.head, w.create(worldFactory))
+			w.head = w.chain.Mine(w.head)
+			w.proxies[0].SetRules(falseTransaction(w.head.Parent.Txs[0].Hash))
+			if delivery == Finalized {
+				w.finalize(0)
+			}
+			w.show()
+			if endpoints == 2 {
+				w.proxies[1].SetRules(proxy.Rule{Name: name, Methods: []string{logsMethod}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"}})
+			}
+			w.start()
+			if endpoints == 2 {
+				w.awaitStrikes(name, 4)
+				w.heal()
+			}
+			w.awaitAll()
+			w.requireTruth(w.upto())
+			w.processes[0].stop()
+		}
+	}
+}
+
+// A time that one endpoint reports with its logs is not believed where another one has given other logs of the range.
+func TestConfirm_ListsDiffer_NoTimeOfOneEndpoint(t *testing.T) {
+	t.Parallel()
+	for i := range 2 {
+		w := newWorld(t, 25, 2)
+		for range 3 {
+			w.head = w.chain.Mine(w.head, w.create(worldFactory))
+		}
+		w.show()
+		w.proxies[i].SetRules(proxy.Rule{Methods: []string{logsMethod}, Fault: proxy.AlterList(func(l []map[string]any) []map[string]any {
+			for _, one := range l {
+				one["blockTimestamp"] = "0x1"
+			}
+			return l
+		})})
+		w.proxies[1-i].SetRules(proxy.Rule{Methods: []string{logsMethod}, Fault: lies["the first is missing"].Fault})
+		logs, err := w.idle().confirm.readShared(t.Context(), 1, w.head.Number)
+		require.NoError(t, err)
+		require.Equal(t, placesOf(w.head.At(1), w.head.At(2), w.head), places(logs))
+		for _, l := range logs {
+			require.Contains(t, []uint64{0, w.head.At(l.BlockNumber).Time}, l.BlockTime, "block %d", l.BlockNumber)
+		}
+	}
 }
 
 // Endpoints lose a final block one after the other, so that the first ones are excluded before the last one does.
