@@ -267,6 +267,31 @@ func TestLists_Span_FollowsTheAnswers(t *testing.T) {
 	require.Equal(t, uint64(maxSpan), l.of("a").most)
 }
 
+// A refused range limits the queries after it until a longer one is answered. Longer ones are tried ever more seldom while they are refused.
+func TestLists_RangeLimit_IsTriedAgain(t *testing.T) {
+	t.Parallel()
+	l := &lists{}
+	refuse := func() {
+		t.Helper()
+		n := l.of("a").span
+		require.True(t, l.refused(n, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitRange}))
+		require.Equal(t, n/2, l.of("a").span)
+	}
+	answers := func() (n int) {
+		for span := l.of("a").span; l.of("a").span == span && n < 10*firstTry; n++ {
+			l.answered("a", span)
+		}
+		return n
+	}
+	refuse()
+	require.Equal(t, firstTry, answers())
+	refuse()
+	require.Equal(t, 2*firstTry, answers())
+	require.Equal(t, uint64(firstSpan), l.of("a").span)
+	require.Equal(t, 1, answers(), "it is answered, so there is no such limit")
+	require.Equal(t, uint64(2*firstSpan), l.of("a").span)
+}
+
 // A list does not grow without a bound: the range is read in parts. One block is read whole.
 func TestConfirm_MoreThanAListHolds_NamesThePart(t *testing.T) {
 	t.Parallel()

@@ -62,11 +62,17 @@ type lists struct {
 // limits are those of an endpoint, as far as its answers show.
 type limits struct {
 	span       uint64    // blocks of the next query
-	most       uint64    // blocks of any query; it refuses more
+	most       uint64    // blocks of any query; it has refused more
+	full       int       // answers of most blocks since the last refusal of more
+	tryAfter   int       // after how many of them more are asked for again
 	byContract bool      // it refuses queries by topics alone
 	contracts  int       // of a query, at most
 	until      time.Time // when all of this is forgotten
 }
+
+// firstTry is after how many answers of the most blocks that an endpoint allows a query asks for more: the refusal may have been a fault.
+// A try that is refused doubles the number.
+const firstTry = 16
 
 // limitsAge is for how long an endpoint's limits are believed: a refusal may have been a fault, and plans change.
 const limitsAge = time.Hour
@@ -85,7 +91,7 @@ func (l *lists) entry(endpoint string) *limits {
 	}
 	at := l.limits[endpoint]
 	if at == nil || time.Now().After(at.until) {
-		at = &limits{span: firstSpan, most: maxSpan, contracts: maxAddresses, until: time.Now().Add(limitsAge)}
+		at = &limits{span: firstSpan, most: maxSpan, contracts: maxAddresses, tryAfter: firstTry, until: time.Now().Add(limitsAge)}
 		l.limits[endpoint] = at
 	}
 	return at
@@ -95,8 +101,17 @@ func (l *lists) entry(endpoint string) *limits {
 func (l *lists) answered(endpoint string, n uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := l.entry(endpoint); n >= at.span {
+	at := l.entry(endpoint)
+	if n > at.most { // it does not refuse that any more
+		at.most = maxSpan
+	}
+	if n >= at.span {
 		at.span = min(2*n, at.most)
+	}
+	if n == at.most && n < maxSpan {
+		if at.full++; at.full >= at.tryAfter {
+			at.span = min(2*n, maxSpan)
+		}
 	}
 }
 
@@ -122,8 +137,11 @@ func (l *lists) refused(n uint64, e *evm.LogsLimitError) (smaller bool) {
 	if e.Blocks > 0 && e.Blocks < n {
 		at.span = e.Blocks
 	}
+	if n > at.most {
+		at.full, at.tryAfter = 0, 2*at.tryAfter
+	}
 	if e.Limit == evm.LimitRange {
-		at.most = max(at.span, e.Blocks)
+		at.full, at.most = 0, max(at.span, e.Blocks)
 	}
 	return true
 }
