@@ -20,8 +20,8 @@ func (f Finality) String() string {
 }
 
 // FinalOf returns the header of the newest final block of one endpoint, named as View.Endpoint and Status do. found is false if the
-// endpoint has none: it does not support the tag, or tags no block. Nothing is concluded from other
-// endpoints, and nothing proves that the block leads to the newest one: the caller compares.
+// endpoint has none: it does not support the tag, or tags no block. FinalOf asks no other endpoint, and does not check that the block
+// leads to the newest one: the caller compares.
 func (c *Client) FinalOf(ctx context.Context, endpoint string, f Finality) (h Header, found bool, err error) {
 	ep, err := c.named(endpoint)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// Header holds the fields of a block that this package needs. The node reports the hash. It cannot be computed, because
-// chains add their own fields to headers.
+// Header holds the fields of a block that this package needs. The node reports the hash. On many chains it cannot be computed,
+// because they add their own fields to headers: see Proven.
 type Header struct {
 	Number   uint64
 	Hash     common.Hash
