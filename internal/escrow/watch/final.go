@@ -35,64 +35,80 @@ var (
 // may have stalled.
 const allLooks = 4
 
+// claim is the block that an endpoint calls final.
+type claim struct {
+	endpoint string
+	evm.Header
+}
+
 // final returns the newest block that two endpoints call final and have with the same hash, or one if no other is configured. It never goes
 // back. Whenever it moves, the former one is compared. Most often the first endpoint alone shows that it has not moved.
 func (w *Watcher) final(ctx context.Context) (events.Block, error) {
-	type claim struct {
-		endpoint string
-		h        evm.Header
-	}
 	var claims []claim
-	var best *evm.Header
+	var best evm.Header
 	var errs []error
 	stored := w.chain.Final
 	w.looks++
 	for _, name := range w.cfg.Client.Endpoints("eth_getBlockByNumber") {
-		h, found, err := w.cfg.Client.FinalOf(ctx, name, w.cfg.Finality)
+		h, err := w.finalOf(ctx, name)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
 			continue
-		case !found:
-			errs = append(errs, fmt.Errorf("endpoint %s has no block for %s", name, w.cfg.Finality))
-			continue
-		}
-		w.confirm.metrics.finals.WithLabelValues(name).Set(float64(h.Number))
-		if w.cfg.Alone {
+		case w.cfg.Alone:
 			return w.advance(ctx, blockOf(h))
-		}
-		if h.Hash == stored.Hash && len(claims) == 0 && w.looks%allLooks != 0 {
+		case h.Hash == stored.Hash && len(claims) == 0 && w.looks%allLooks != 0:
 			w.violations = 0
 			return stored, nil
 		}
-		// For each pair it is the lower one, which the other must have, too.
+		one := claim{name, h}
 		for _, other := range claims {
-			low, high := other, claim{name, h}
-			if low.h.Number > high.h.Number {
-				low, high = high, low
-			}
-			at := high.h
-			if low.h.Number != high.h.Number {
-				if at, err = w.cfg.Client.HeaderAt(ctx, high.endpoint, low.h.Number); err != nil {
-					errs = append(errs, err)
-					continue
-				}
-			}
-			switch {
-			case at.Hash != low.h.Hash:
-				errs = append(errs, fmt.Errorf("block %d is %s at %s and %s at %s", low.h.Number, low.h.Hash, low.endpoint, at.Hash, high.endpoint))
-			case best == nil || low.h.Number > best.Number:
-				best = &low.h
+			low, err := w.lower(ctx, one, other)
+			if err != nil {
+				errs = append(errs, err)
+			} else if best.IsZero() || low.Number > best.Number {
+				best = low
 			}
 		}
-		if claims = append(claims, claim{name, h}); best != nil && best.Number > stored.Number {
-			return w.advance(ctx, blockOf(*best))
+		if best.Number > stored.Number {
+			break
+		}
+		claims = append(claims, one)
+	}
+	if best.IsZero() {
+		return events.Block{}, fmt.Errorf("%w (%s): %w", errNoFinality, w.cfg.Finality, reasons(errs))
+	}
+	return w.advance(ctx, blockOf(best))
+}
+
+// finalOf returns the newest block that an endpoint calls final.
+func (w *Watcher) finalOf(ctx context.Context, endpoint string) (evm.Header, error) {
+	h, found, err := w.cfg.Client.FinalOf(ctx, endpoint, w.cfg.Finality)
+	if err == nil && !found {
+		err = fmt.Errorf("endpoint %s has no block for %s", endpoint, w.cfg.Finality)
+	}
+	if err == nil {
+		w.confirm.metrics.finals.WithLabelValues(endpoint).Set(float64(h.Number))
+	}
+	return h, err
+}
+
+// lower returns the lower block of two claims. The endpoint of the higher one must have it, too.
+func (w *Watcher) lower(ctx context.Context, low, high claim) (evm.Header, error) {
+	if low.Number > high.Number {
+		low, high = high, low
+	}
+	at := high.Header
+	if low.Number != high.Number {
+		var err error
+		if at, err = w.cfg.Client.HeaderAt(ctx, high.endpoint, low.Number); err != nil {
+			return evm.Header{}, err
 		}
 	}
-	if best != nil {
-		return w.advance(ctx, blockOf(*best))
+	if at.Hash != low.Hash {
+		return evm.Header{}, fmt.Errorf("block %d is %s at %s and %s at %s", low.Number, low.Hash, low.endpoint, at.Hash, high.endpoint)
 	}
-	return events.Block{}, fmt.Errorf("%w (%s): %w", errNoFinality, w.cfg.Finality, reasons(errs))
+	return low.Header, nil
 }
 
 // advance returns the newer one of the stored final block and another, after it has compared the stored one with the endpoints.
