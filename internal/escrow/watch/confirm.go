@@ -27,7 +27,7 @@ type confirmer struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	block *blockLists // of the last call of readBlock
+	current *blockLists // of the last call of readBlock
 }
 
 // candidate is an endpoint's list of a range.

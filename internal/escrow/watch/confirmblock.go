@@ -23,17 +23,17 @@ type blockLists struct {
 	given map[string][]evm.Log // by endpoint
 }
 
-// readBlock returns the confirmed logs of a block that need not be final, in the block's order. Unless doubtful, a
-// header that excludes logs needs no other endpoint; otherwise two have the block, and seen is true. It returns errLate if too few have it, and an error that matches
-// errUnconfirmed if those that have it do not settle its logs.
+// readBlock returns the confirmed logs of a block that need not be final, in the block's order. seen reports that two endpoints have the block.
+// Unless doubtful is set, a header that excludes logs needs no other endpoint. The error matches errLate if too few endpoints have the block,
+// and errUnconfirmed if those that have it do not settle its logs.
 func (c *confirmer) readBlock(ctx context.Context, h evm.Header, doubtful bool) (logs []evm.Log, seen bool, err error) {
 	if !doubtful && h.Excludes(c.topics...) && !laterBlooms(c.client.ChainID()) {
 		return nil, false, nil
 	}
-	if c.block == nil || c.block.hash != h.Hash {
-		c.block = &blockLists{hash: h.Hash, given: map[string][]evm.Log{}}
+	if c.current == nil || c.current.hash != h.Hash {
+		c.current = &blockLists{hash: h.Hash, given: map[string][]evm.Log{}}
 	}
-	c.block.reads++
+	c.current.reads++
 	answers, logs, err := c.agree(func(endpoint string) ([]evm.Log, error) { return c.listOf(ctx, endpoint) },
 		func([]candidate) ([]evm.Log, error) {
 			c.metrics.disagreements.Inc()
@@ -44,7 +44,7 @@ func (c *confirmer) readBlock(ctx context.Context, h evm.Header, doubtful bool) 
 	}
 	if len(answers) < 2 {
 		// Most often the others receive the block a moment later.
-		if errors.Is(err, evm.ErrMissing) && c.block.reads%readsBeforeProof != 0 {
+		if errors.Is(err, evm.ErrMissing) && c.current.reads%readsBeforeProof != 0 {
 			return nil, false, fmt.Errorf("block %d %s: %w: %w", h.Number, h.Hash, errLate, err)
 		}
 		var single error
@@ -53,14 +53,14 @@ func (c *confirmer) readBlock(ctx context.Context, h evm.Header, doubtful bool) 
 		}
 		err = errors.Join(err, single)
 	}
-	c.block = nil // each endpoint is asked again
+	c.current = nil // each endpoint is asked again
 	c.metrics.unconfirmed.Inc()
 	return nil, false, fmt.Errorf("block %d %s: %w: %w", h.Number, h.Hash, errUnconfirmed, err)
 }
 
 // listOf returns the list of the block that is being read, at one endpoint.
 func (c *confirmer) listOf(ctx context.Context, endpoint string) ([]evm.Log, error) {
-	b := c.block
+	b := c.current
 	b.mu.Lock()
 	logs, given := b.given[endpoint]
 	b.mu.Unlock()
