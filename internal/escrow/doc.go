@@ -20,10 +20,12 @@
 //	     crashtest.TestInstance_ItsNodesFail_LeaseMoves crashtest.TestInstance_ItsTopicOrDatabaseIsAway_OthersGoOn
 //	E3   Confirmation. No list of logs is stored that only one endpoint gave, unless receipts prove it, or no other endpoint is configured.
 //	     watch.TestConfirm_OneEndpointLies_LogsAreTrue watch.TestConfirm_SingleEndpointLies_ReceiptsProve
-//	     watch.TestConfirm_ListAndReceiptsLie_Unconfirmed
+//	     watch.TestConfirm_ListAndReceiptsLie_Unconfirmed watch.TestProve_EndpointOnItsOwnBranch_NothingIsPassed
+//	     watch.TestProve_FalseHashOfATransaction_IsNotBelieved watch.TestProve_MadeUpParent_NoBlockIsHidden
 //	E4   Completeness. The messages are the chain's events, each once, whichever process stops and whichever limits endpoints have.
 //	     watch.TestWatcher_ProcessesStopInTurn_NothingIsMissed watch.TestWatcher_OneEndpointFaulty_MessagesAreTheChains
-//	     watch.TestConfirm_Limits_AllLogs watch.TestMatrix_Seeds_MessagesAreTheChains
+//	     watch.TestConfirm_Limits_AllLogs watch.TestLists_LogsInSeveralAnswers_InTheOrderOfTheBlock
+//	     watch.TestMatrix_Seeds_MessagesAreTheChains
 //	     crashtest.TestScenarioA_LeaderDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	     crashtest.TestScenarioC_DatabaseLost crashtest.TestScenarioD_Rebalancing
 //	E5   No gap at a start. A start with other factories, another start block or other events than the stored ones is refused; a first
@@ -74,5 +76,5 @@
 // # What is not guaranteed
 //
 // Endpoints that agree on a false list, or on a false chain, are believed. With a single endpoint, on a chain whose headers prove nothing,
-// its lists are believed alone. A topic may deliver a message more than once.
+// its lists are believed alone; on any chain the hashes of transactions are. A topic may deliver a message more than once.
 package escrow

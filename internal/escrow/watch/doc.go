@@ -7,15 +7,22 @@
 // has the block's hash. Where two lists differ, the receipts of the blocks in which they differ decide, or else a third endpoint. An
 // endpoint whose list was false is distrusted for eth_getLogs. Nothing is stored before that.
 //
+// Receipts prove the logs of a block, but neither that the block is on the chain, nor the hashes of its transactions. So a second endpoint must
+// have the block, with the same list of transactions. Where a single endpoint proves a range, a second one must have its last block, too, to
+// which the others lead by their parents: a node on a branch of its own would otherwise show that there are no events.
+//
 // With a single endpoint configured that can prove nothing, its lists count, and the reader reports it. With several of which one answers,
 // they do not.
 //
-// Only logs of factories and escrows are compared and kept. The escrows that a list creates count, whatever the order of its logs.
+// Only logs of factories and escrows are compared and kept. Those of an escrow count from the block of its creation on, whatever the order of
+// the logs in that block, and whatever range a query has. Within a block the place in an answer orders the logs. If chunks of contracts divide
+// a block, the node's indexes do, or its receipts where the indexes decide nothing.
 //
 // # Limits of providers
 //
 // Each endpoint has the number of blocks of a query that it has answered lately. A refusal as too large halves it, or sets it to the
-// number that the refusal suggests, and an answer doubles it. A single block that is too large cannot be narrowed: it is read by its
+// number that the refusal suggests, and an answer doubles it. A refused range bounds the later ones, until one beyond it is answered: it is
+// asked for ever more seldom. A single block that is too large cannot be narrowed: it is read by its
 // receipts. An endpoint that refuses topics without contracts is asked for the factories and escrows, in chunks, and
 // then for the escrows that the answers create.
 //
