@@ -37,7 +37,7 @@
 //	     events.TestMatch_EscrowOfTheSameBlock_Found watch.TestLists_EscrowLogsBeforeItsCreation_NeverCount
 //	     watch.TestStep_Fails_ItsEscrowsAreForgotten
 //	E7   Parking. A log that does not decode is kept with its bytes, counts in the ids of others, and stops nothing.
-//	     events.TestMatch_NotDecodable_ParkedAndCounted store.TestCommit_NotDecodable_Parked
+//	     events.TestMatch_NotDecodable_ParkedAndCounted events.TestMatch_ValuesShareBytes_Parked store.TestCommit_NotDecodable_Parked
 //	E8   Sequence. The messages of an escrow have the sequences 1, 2, 3 and so on, without gaps.
 //	     events.TestLedger_RandomChains_ConsumerHasTheChain store.TestCommit_RandomChains_LikeTheLedger
 //	     watch.TestMatrix_Seeds_MessagesAreTheChains

@@ -102,6 +102,9 @@ func encode(v any) ([]byte, error) {
 // errTopics means that a log has another number of topics than every layout of the event.
 var errTopics = errors.New("no layout has this number of indexed arguments")
 
+// errShared means that values of a log share its bytes, or are beyond its end.
+var errShared = errors.New("data: its values take more bytes than it has")
+
 // decode returns the arguments of a log of the event.
 func (e *Event) decode(topics []common.Hash, data []byte) (Args, error) {
 	values := make(map[string]any, len(e.inputs))
@@ -119,6 +122,9 @@ func (e *Event) decode(topics []common.Hash, data []byte) (Args, error) {
 		if packed, err := one.Pack(values[in.Name]); err != nil || !bytes.Equal(packed, topic[:]) {
 			return nil, fmt.Errorf("argument %s: its topic is not as contracts encode it", in.Name)
 		}
+	}
+	if !unshared(e.plain, data) {
+		return nil, errShared
 	}
 	plain, err := e.plain.Unpack(data)
 	if len(e.plain) == 0 {
@@ -152,6 +158,76 @@ func hashed(t abi.Type) bool {
 		return true
 	}
 	return false
+}
+
+// unshared reports whether the values of data take no more bytes than it has. Contracts encode them like that. But offsets may also point to
+// the same bytes many times, and Unpack would copy these each time: 96 KB of nested lists take gigabytes.
+func unshared(args abi.Arguments, data []byte) bool {
+	left := len(data)
+	return take(&left, data, len(args), func(i int) abi.Type { return args[i].Type })
+}
+
+// take subtracts the bytes of n values, whose heads are at the beginning of data, from those that are left. It reads as Unpack does, and
+// returns false if none are left, or if a value is beyond the end.
+func take(left *int, data []byte, n int, typeOf func(int) abi.Type) bool {
+	at := 0
+	for i := range n {
+		t := typeOf(i)
+		size := headSize(t)
+		if *left -= size; *left < 0 || len(data)-at < size || dynamic(t) && !takeTail(left, data, at, t) {
+			return false
+		}
+		at += size
+	}
+	return true
+}
+
+// takeTail does as take for the part of a value to which the offset in its head points.
+func takeTail(left *int, data []byte, head int, t abi.Type) bool {
+	offset, ok := size(data, head)
+	if !ok {
+		return false
+	}
+	data = data[offset:]
+	switch t.T {
+	case abi.ArrayTy:
+		return take(left, data, t.Size, func(int) abi.Type { return *t.Elem })
+	case abi.TupleTy:
+		return take(left, data, len(t.TupleElems), func(i int) abi.Type { return *t.TupleElems[i] })
+	}
+	n, ok := size(data, 0)
+	if *left -= 32; !ok || *left < 0 {
+		return false
+	}
+	if t.T == abi.SliceTy {
+		return take(left, data[32:], n, func(int) abi.Type { return *t.Elem })
+	}
+	*left -= n
+	return *left >= 0
+}
+
+// size reads a word that is an offset or a length within data.
+func size(data []byte, at int) (int, bool) {
+	if len(data)-at < 32 {
+		return 0, false
+	}
+	n := new(big.Int).SetBytes(data[at : at+32])
+	return int(n.Int64()), n.Cmp(big.NewInt(int64(len(data)))) <= 0
+}
+
+// headSize returns how many bytes a value takes in its list: all, or an offset to the others.
+func headSize(t abi.Type) (n int) {
+	switch {
+	case dynamic(t):
+	case t.T == abi.ArrayTy:
+		return t.Size * headSize(*t.Elem)
+	case t.T == abi.TupleTy:
+		for _, elem := range t.TupleElems {
+			n += headSize(*elem)
+		}
+		return n
+	}
+	return 32
 }
 
 // static reports whether all arguments have a fixed size.

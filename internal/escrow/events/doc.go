@@ -5,7 +5,8 @@
 //
 // A [Set] has the events of factories and those of escrows. A log is an event if its contract is a factory or an escrow, and the set has an
 // event of that role with the log's topic0. Two events may have the same topic0: the number of indexed arguments decides. A log of a
-// watched contract with a watched topic0 that no layout decodes is parked, see [Parked]; it does not stop others.
+// watched contract with a watched topic0 that no layout decodes is parked, see [Parked]; it does not stop others. So is one whose values
+// share bytes, so that they take more than the log has: what a log decodes to is bounded by its size.
 //
 // An event of a factory belongs to the escrow that it names, and registers it. The constructor of an escrow emits before its factory
 // does, in the same transaction, so [Match] finds the escrows of a block first.

@@ -250,6 +250,44 @@ func TestLoad_OtherContracts_Decoded(t *testing.T) {
 	}
 }
 
+// E7: 96 KB of lists whose offsets point to the same bytes would decode to gigabytes. A log that decodes to more than it has is parked.
+func TestMatch_ValuesShareBytes_Parked(t *testing.T) {
+	t.Parallel()
+	ten := strings.Repeat("0123456789", 10)
+	factorySection, _, _ := strings.Cut(other, "escrow:\n  abi")
+	for typ, c := range map[string]struct {
+		value any
+		heads int // where the offsets begin
+	}{
+		"string[]":       {[]string{ten, ten, ten, ten}, 64},
+		"bytes[4]":       {[4][]byte{[]byte(ten), []byte(ten), []byte(ten), []byte(ten)}, 32},
+		"uint256[2][][]": {[][][2]*big.Int{{{big.NewInt(1), big.NewInt(2)}}, {{big.NewInt(1), big.NewInt(2)}}, {{big.NewInt(1), big.NewInt(2)}}, {{big.NewInt(1), big.NewInt(2)}}}, 64},
+	} {
+		one := `[{"type": "event", "name": "Listed", "inputs": [{"name": "list", "type": "` + typ + `"}]}]`
+		parsed, err := abi.JSON(strings.NewReader(one))
+		require.NoError(t, err)
+		set, err := Load(write(t, "events.yaml", factorySection+"escrow:\n  abi: [one.json]\n  events:\n    - event: Listed("+typ+")\n", "types.json", types, "one.json", one))
+		require.NoError(t, err, typ)
+		l := emit(t, escrow, parsed, "Listed", c.value)
+		found, parked := set.Match(1, []Log{l}, watched{escrows: []common.Address{escrow}})
+		require.Len(t, found, 1, "%s: %v", typ, parked)
+
+		first := slices.Clone(l.Data[c.heads : c.heads+32])
+		size := (len(l.Data) - c.heads - 4*32) / 4 // of one of the four equal values
+		for i := range 4 {
+			copy(l.Data[c.heads+32*i:], first)
+		}
+		l.Data = l.Data[:len(l.Data)-3*size]
+		values, err := parsed.Events["Listed"].Inputs.Unpack(l.Data)
+		require.NoError(t, err, typ)
+		require.Equal(t, c.value, values[0], typ)
+		found, parked = set.Match(1, []Log{l}, watched{escrows: []common.Address{escrow}})
+		require.Empty(t, found, typ)
+		require.Len(t, parked, 1, typ)
+		require.Equal(t, errShared.Error(), parked[0].Reason, typ)
+	}
+}
+
 func TestLoad_Invalid_NamesTheProblemAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ old, new, want string }{
