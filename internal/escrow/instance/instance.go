@@ -15,12 +15,15 @@ import (
 )
 
 const (
-	// readTimeout bounds the statements of a turn.
+	// readTimeout bounds the statements of a turn, and those of a count.
 	readTimeout = 10 * time.Second
 	// leaveTimeout bounds the removal of the row at the end.
 	leaveTimeout = time.Second
-	// countingShare is the part of the time, as its inverse, that the process counts at most: the cost grows with the number of escrows.
+	// countingShare is the part of the time, as its inverse, that the process counts at most: the cost grows with the number of escrows. The
+	// first failures are repeated sooner, because they may have another cause.
 	countingShare = 50
+	// starting is the problem of the database until the first turn.
+	starting = "starting"
 )
 
 // Config configures a Monitor. Fields without a default are required.
@@ -64,8 +67,6 @@ type Monitor struct {
 	metrics *metrics
 
 	begun    time.Time
-	counted  time.Time // when the totals were counted
-	counting time.Duration
 	failing  time.Time // since when the database does not answer; zero while it does
 	hanging  string    // the loop because of which no heartbeat is written
 	replaced bool
@@ -74,13 +75,14 @@ type Monitor struct {
 	database string // the class of its problem; "" if it has none
 	overview store.Overview
 	totals   store.Totals
+	counts   string // the class of the problem of the latest count; "" if it has none
 }
 
 // New returns a Monitor. It reports that it is starting until Run has read the database.
 func New(cfg Config) *Monitor {
 	cfg.Interval, cfg.Hang, cfg.Lost = cmp.Or(cfg.Interval, 3*time.Second), cmp.Or(cfg.Hang, time.Minute), cmp.Or(cfg.Lost, 5*time.Minute)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	m := &Monitor{cfg: cfg, log: cfg.Logger.With("component", "instance"), database: "starting"}
+	m := &Monitor{cfg: cfg, log: cfg.Logger.With("component", "instance"), database: starting}
 	m.metrics = newMetrics(cfg.Registerer, cfg.Leading)
 	return m
 }
@@ -92,6 +94,11 @@ func (m *Monitor) Join(ctx context.Context) error { return m.cfg.Store.Join(ctx,
 // the database does not answer for Config.Lost.
 func (m *Monitor) Run(ctx context.Context) error {
 	m.begun = time.Now()
+	counting, cancel := context.WithCancel(ctx)
+	var counter sync.WaitGroup
+	counter.Go(func() { m.keepCounting(counting) })
+	defer counter.Wait()
+	defer cancel()
 	ticker := time.NewTicker(m.cfg.Interval)
 	defer ticker.Stop()
 	for {
@@ -122,12 +129,8 @@ func (m *Monitor) turn(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	problem := ""
-	if err != nil {
-		problem = cmp.Or(postgres.Class(err), "fails")
-	}
 	m.mu.Lock()
-	m.database = problem
+	m.database = problem(err)
 	m.mu.Unlock()
 	switch {
 	case err == nil && !m.failing.IsZero():
@@ -205,18 +208,66 @@ func (m *Monitor) read(ctx context.Context) error {
 	case overview.Halted == "" && before != "":
 		m.log.Info("chain was resumed")
 	}
-	if time.Since(m.counted) < countingShare*m.counting {
-		return nil
-	}
-	began := time.Now()
-	totals, err := m.cfg.Store.Totals(ctx)
-	if err != nil {
-		return err
-	}
-	m.counted, m.counting = time.Now(), time.Since(began)
-	m.mu.Lock()
-	m.totals = totals
-	m.mu.Unlock()
-	m.metrics.count(totals, max(m.cfg.Self.Total, 1))
 	return nil
+}
+
+// keepCounting counts what is stored until ctx ends. The counts have a loop of their own, because they may become slow, or exceed their
+// limit of time, while the database serves everything else: no heartbeat waits for them, and the process does not end because of them.
+func (m *Monitor) keepCounting(ctx context.Context) {
+	for failures := 0; ; {
+		began := time.Now()
+		share := countingShare
+		switch {
+		case m.lost(): // the count would fail, too
+		case m.count(ctx):
+			failures = 0
+		default:
+			failures++
+			share = min(1<<min(failures, 10), countingShare)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(m.cfg.Interval, time.Duration(share)*time.Since(began))):
+		}
+	}
+}
+
+// lost reports whether the latest turn failed.
+func (m *Monitor) lost() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.database != "" && m.database != starting
+}
+
+// count reads the totals, and reports whether that succeeded. Otherwise the former ones stay.
+func (m *Monitor) count(ctx context.Context) bool {
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	totals, err := m.cfg.Store.Totals(limited)
+	if ctx.Err() != nil {
+		return false
+	}
+	m.mu.Lock()
+	before := m.counts
+	m.counts = problem(err)
+	if err == nil {
+		m.totals = totals
+	}
+	m.mu.Unlock()
+	switch {
+	case err == nil:
+		m.metrics.count(totals, max(m.cfg.Self.Total, 1))
+	case before == "":
+		m.log.Warn("totals not counted: their metrics stay as they were", "err", err)
+	}
+	return err == nil
+}
+
+// problem returns the class of an error of the database; "" for nil.
+func problem(err error) string {
+	if err == nil {
+		return ""
+	}
+	return cmp.Or(postgres.Class(err), "fails")
 }

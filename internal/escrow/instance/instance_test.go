@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -225,7 +226,7 @@ func TestRun_RowRemoved_WritesItAgain(t *testing.T) {
 func TestRun_DatabaseAway_FailsAfterTheLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	p := r.start("one", "1", func(c *instance.Config) { c.Lost = 300 * time.Millisecond })
+	p := r.start("one", "1", func(c *instance.Config) { c.Lost = time.Hour })
 	r.await(p, func(s instance.Status) bool { return s.Health.Ready })
 	_, err := r.db.Exec(t.Context(), `ALTER TABLE relayer_instances RENAME TO away`)
 	require.NoError(t, err)
@@ -234,13 +235,61 @@ func TestRun_DatabaseAway_FailsAfterTheLimit(t *testing.T) {
 	_, err = r.db.Exec(t.Context(), `ALTER TABLE away RENAME TO relayer_instances`)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return p.Health().Ready }, patience, time.Millisecond)
+	require.NoError(t, p.stop())
+	p = r.start("one", "2", func(c *instance.Config) { c.Lost = time.Nanosecond })
+	r.await(p, func(s instance.Status) bool { return s.Health.Ready })
 	r.db.Close()
 	select {
 	case <-p.done:
-		require.ErrorContains(t, p.err, "the database has not answered for 300ms")
+		require.ErrorContains(t, p.err, "the database has not answered for 1ns")
 	case <-time.After(patience):
 		t.Fatal("it has not ended")
 	}
+}
+
+// Counts that fail or hang delay no heartbeat, and end no process.
+func TestRun_CountsFail_HeartbeatsGoOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p := r.start("one", "1", func(c *instance.Config) { c.Lost = time.Nanosecond })
+	r.await(p, func(s instance.Status) bool { return s.Health.Status == "healthy" })
+	heartbeat := func() (at time.Time) {
+		require.NoError(t, r.db.QueryRow(t.Context(), `SELECT heartbeat_at FROM relayer_instances`).Scan(&at))
+		return at
+	}
+
+	// They hang: three heartbeats are written while one count waits.
+	tx, err := r.db.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `LOCK TABLE escrow_accounts`)
+	require.NoError(t, err)
+	var count string
+	var beats []time.Time
+	require.Eventually(t, func() bool {
+		var waits string
+		require.NoError(t, r.db.QueryRow(t.Context(), `SELECT coalesce(max(a.pid || ' ' || a.query_start), '') FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+			WHERE NOT l.granted AND l.relation = 'escrow_accounts'::regclass`).Scan(&waits))
+		if waits == "" || waits != count {
+			count, beats = waits, nil
+		}
+		if at := heartbeat(); count != "" && !slices.Contains(beats, at) {
+			beats = append(beats, at)
+		}
+		return len(beats) > 3
+	}, patience, time.Millisecond)
+	require.NoError(t, tx.Rollback(t.Context()))
+
+	// They fail.
+	_, err = r.db.Exec(t.Context(), `ALTER TABLE escrow_parked RENAME TO away`)
+	require.NoError(t, err)
+	r.await(p, func(s instance.Status) bool { return s.Health.Reason == "counts: answers with an error" })
+	at := heartbeat()
+	require.Eventually(t, func() bool { return heartbeat().After(at) }, patience, time.Millisecond)
+	require.True(t, p.Health().Ready)
+	_, err = r.db.Exec(t.Context(), `ALTER TABLE away RENAME TO escrow_parked`)
+	require.NoError(t, err)
+	r.await(p, func(s instance.Status) bool { return s.Health.Status == "healthy" })
+	require.NoError(t, p.stop())
 }
 
 func TestHealth_PartFails_IsDegraded(t *testing.T) {

@@ -20,9 +20,9 @@ import (
 // one that publishes nothing may still read. A halted chain is degraded, because another process could do no more.
 func (m *Monitor) Health() process.Health {
 	m.mu.Lock()
-	database, halted := m.database, m.overview.Halted
+	database, counts, halted := m.database, m.counts, m.overview.Halted
 	m.mu.Unlock()
-	h := process.Health{Status: "healthy", Ready: database == "", Components: map[string]string{"database": database, "chain": ""}}
+	h := process.Health{Status: "healthy", Ready: database == "", Components: map[string]string{"database": database, "counts": counts, "chain": ""}}
 	if halted != "" {
 		h.Components["chain"] = "halted"
 	}
