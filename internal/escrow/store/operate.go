@@ -29,7 +29,7 @@ var ErrReplayTooLarge = fmt.Errorf("more than %d messages", MaxReplay)
 var ErrNoTarget = errors.New("the chain has no targets")
 
 // forTargets returns a Store whose messages are for the stored targets of a chain. An operator's command has no targets of its own, and
-// those may change while it runs.
+// a start with others may have replaced those of an instance.
 func (s *Store) forTargets(c Chain) *Store {
 	cfg := s.cfg
 	cfg.Targets = c.Targets

@@ -71,6 +71,8 @@ func (s *Store) commit(ctx context.Context, tx pgx.Tx, step Step) ([]*events.Mes
 	case chain.Epoch != step.Epoch || chain.Cursor.Number != step.From.Number || chain.Cursor.Hash != step.From.Hash:
 		return nil, ErrFenced
 	}
+	// A newer start may have other targets than this process.
+	s = s.forTargets(chain)
 	final := chain.Final
 	switch {
 	case step.Final.Number > final.Number:

@@ -492,6 +492,20 @@ func TestCommit_ManyEvents_InsertedInParts(t *testing.T) {
 	require.Equal(t, messages, f.messages("hook"))
 }
 
+// The messages of a step are for the targets that the newest start has stored.
+func TestCommit_OtherTargetsStored_GetTheMessages(t *testing.T) {
+	f := setup(t)
+	s, err := store.New(f.db, store.Config{ChainID: chainID, Events: set, Targets: []string{"topic", "new"}})
+	require.NoError(t, err)
+	require.NoError(t, s.Register(t.Context(), store.Settings{Factories: []common.Address{factory}, StartBlock: 1}))
+	b1 := block(1, 0)
+	messages, err := f.Commit(t.Context(), store.Step{Epoch: f.epoch, To: b1, Blocks: []store.Read{read(b1, nil, deployed(t, common.Address{1}))}})
+	require.NoError(t, err)
+	require.Equal(t, messages, f.messages("topic"))
+	require.Equal(t, messages, f.messages("new"))
+	require.Empty(t, f.messages("hook"))
+}
+
 // A limited number of pending events, but at least a block, becomes final by a step.
 func TestFinalizeUpTo_PendingEvents_AreLimited(t *testing.T) {
 	f := setup(t)
