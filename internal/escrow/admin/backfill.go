@@ -160,19 +160,24 @@ func (l *late) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for last >= l.next && last-l.next >= l.part {
-		if err := l.read(ctx, l.next+l.part-1, nil); err != nil {
-			return err
-		}
+	renew := func(ctx context.Context) error {
 		held, err := l.store.WatcherLease().Renew(ctx, holder, epoch, lateTerm)
 		if err == nil && !held {
 			err = store.ErrFenced
 		}
-		if err != nil {
+		return err
+	}
+	for last >= l.next && last-l.next >= l.part {
+		if err := l.read(ctx, l.next+l.part-1, nil); err != nil {
+			return err
+		}
+		if err := renew(ctx); err != nil {
 			return err
 		}
 	}
-	return l.read(ctx, last, &store.LastLate{Epoch: epoch, Settings: store.Settings{Factories: l.AllFactories, StartBlock: l.StartBlock}})
+	return l.read(ctx, last, &store.LastLate{
+		Epoch: epoch, Settings: store.Settings{Factories: l.AllFactories, StartBlock: l.StartBlock}, Between: renew,
+	})
 }
 
 // read reads and stores the blocks up to one.

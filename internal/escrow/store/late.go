@@ -56,34 +56,51 @@ type Late struct {
 type LastLate struct {
 	Epoch    int64 // of the caller's lease
 	Settings Settings
+	Between  func(context.Context) error // as in Step
 }
 
 // CommitLate stores the events of a part that are not stored yet: as late and final messages, after those that their escrows have. It
-// returns their number. The messages are for the stored targets. The last part stores the settings, too: the Store's set of events, and the given ones. Before that,
-// messages that are pending are retracted, and the cursor goes back to the final block, so that the next watcher reads the others with the
-// new settings. The other parts retract nothing, because the watcher goes on: their messages may follow pending ones of later blocks.
+// returns their number. The messages are for the stored targets. The last part stores the settings, too: the Store's set of events, and the
+// given ones. Before that, messages that are pending are retracted, and the cursor goes back to the final block, so that the next watcher
+// reads the others with the new settings: very many in several transactions, as [Store.Commit] does. The other parts retract nothing,
+// because the watcher goes on: their messages may follow pending ones of later blocks.
 //
 // It fails with [ErrHalted], with [ErrNoTarget], with [ErrChanged] if the settings are others, or with [ErrFenced] if the part is not up to
 // the right block, or the lease was lost. All that fails can be repeated.
 func (s *Store) CommitLate(ctx context.Context, late Late) (n int, err error) {
+	if late.Last != nil {
+		err = s.rewindMany(ctx, late)
+	}
+	if err == nil {
+		n, err = s.commitLate(ctx, late)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("store blocks up to %d of chain %d again: %w", late.To, s.cfg.ChainID, err)
+	}
+	return n, nil
+}
+
+func (s *Store) commitLate(ctx context.Context, late Late) (n int, err error) {
 	err = postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
 		chain, err := s.lock(ctx, tx)
+		if err == nil {
+			err = late.follows(chain)
+		}
 		if err != nil {
 			return err
 		}
-		last := min(chain.Cursor.Number, chain.Final.Number)
-		switch {
-		case chain.Halted != "":
-			return fmt.Errorf("%w: %s", ErrHalted, chain.Halted)
-		case chain.Events != late.Seen.Events || !chain.equal(late.Seen.Settings):
-			return ErrChanged
-		case late.To > last, late.Last != nil && (late.To != last || late.Last.Epoch != chain.Epoch):
-			return ErrFenced
-		}
 		s := s.forTargets(chain)
 		// A retraction takes back the newest standing event, so it precedes the late messages.
-		if late.Last != nil && chain.Cursor.Number > last {
-			if err := s.rewind(ctx, tx, chain); err != nil {
+		if late.Last != nil && chain.Cursor.Number > chain.Final.Number {
+			step, err := s.rewind(ctx, tx, chain)
+			if err != nil {
+				return err
+			}
+			messages, err := s.commit(ctx, tx, step)
+			if err == nil {
+				err = s.requireTarget(messages)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -94,10 +111,7 @@ func (s *Store) CommitLate(ctx context.Context, late Late) (n int, err error) {
 			int64(s.cfg.ChainID), late.Last.Settings.raw(), int64(late.Last.Settings.StartBlock), s.cfg.Events.String())
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("store blocks up to %d of chain %d again: %w", late.To, s.cfg.ChainID, err)
-	}
-	return n, nil
+	return n, err
 }
 
 // late adds the events of blocks that are not stored, and returns their number.
@@ -183,17 +197,46 @@ func (s *Store) loadLate(ctx context.Context, tx pgx.Tx, l *ledger, ids []string
 	return later, err
 }
 
-// rewind retracts the pending events, and moves the cursor back to the final block.
-func (s *Store) rewind(ctx context.Context, tx pgx.Tx, chain Chain) error {
-	var final events.Block
-	err := tx.QueryRow(ctx, `SELECT number, hash, parent, time FROM escrow_blocks WHERE chain_id = $1 AND number = $2 AND hash = $3`,
-		int64(s.cfg.ChainID), int64(chain.Final.Number), chain.Final.Hash[:]).Scan(&final.Number, &final.Hash, &final.Parent, &final.Time)
-	if err != nil {
-		return fmt.Errorf("read the final block %d: %w", chain.Final.Number, err)
+// follows returns nil if a chain is as a part must find it, and otherwise why the part may not be stored.
+func (l *Late) follows(chain Chain) error {
+	last := min(chain.Cursor.Number, chain.Final.Number)
+	switch {
+	case chain.Halted != "":
+		return fmt.Errorf("%w: %s", ErrHalted, chain.Halted)
+	case chain.Events != l.Seen.Events || !chain.equal(l.Seen.Settings):
+		return ErrChanged
+	case l.To > last, l.Last != nil && (l.To != last || l.Last.Epoch != chain.Epoch):
+		return ErrFenced
 	}
-	messages, err := s.commit(ctx, tx, Step{Epoch: chain.Epoch, From: chain.Cursor, Ancestor: &final, To: final})
-	if err != nil {
+	return nil
+}
+
+// rewindMany retracts all but retractMost of the pending events, as retractMany does, before the last part is stored.
+func (s *Store) rewindMany(ctx context.Context, late Late) error {
+	chain, err := s.Chain(ctx)
+	if err == nil {
+		err = late.follows(chain)
+	}
+	if err != nil || len(chain.Targets) == 0 || chain.Cursor.Number <= chain.Final.Number {
 		return err
 	}
-	return s.requireTarget(messages)
+	step, err := s.rewind(ctx, s.db, chain)
+	if err == nil {
+		step.Between = late.Last.Between
+		_, err = s.retractMany(ctx, &step)
+	}
+	return err
+}
+
+// rewind returns the step that retracts the pending events, and moves the cursor back to the final block.
+func (s *Store) rewind(ctx context.Context, db interface {
+	QueryRow(context.Context, string, ...any) pgx.Row
+}, chain Chain) (Step, error) {
+	var final events.Block
+	err := db.QueryRow(ctx, `SELECT number, hash, parent, time FROM escrow_blocks WHERE chain_id = $1 AND number = $2 AND hash = $3`,
+		int64(s.cfg.ChainID), int64(chain.Final.Number), chain.Final.Hash[:]).Scan(&final.Number, &final.Hash, &final.Parent, &final.Time)
+	if err != nil {
+		return Step{}, fmt.Errorf("read the final block %d: %w", chain.Final.Number, err)
+	}
+	return Step{Epoch: chain.Epoch, From: chain.Cursor, Ancestor: &final, To: final}, nil
 }

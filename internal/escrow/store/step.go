@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/big"
@@ -33,6 +34,8 @@ type Step struct {
 	To events.Block
 	// Count is how many blocks were read.
 	Count uint64
+	// Between is called between two transactions of a step that takes several: it renews the lease. Default: nothing.
+	Between func(context.Context) error
 }
 
 // Read is a block as it was read.
@@ -42,18 +45,67 @@ type Read struct {
 	Parked []events.Parked
 }
 
-// Commit stores a step and returns its messages. It returns [ErrFenced], [ErrHalted] or [ErrSettings] if the step may not be stored, and a
+// retractMost is how many pending events a transaction retracts at most, if they are of several blocks: they are in memory, and the chain's
+// row is locked.
+const retractMost = 5_000
+
+// Commit stores a step and returns its messages. A reorganization of very many events is stored in several transactions, each of which moves
+// the cursor back: after an error the cursor may be a block between. It returns [ErrFenced], [ErrHalted] or [ErrSettings] if the step may not be stored, and a
 // *postgres.UnknownError if it is not known whether it was: then the chain's cursor shows it.
 func (s *Store) Commit(ctx context.Context, step Step) (messages []*events.Message, err error) {
+	begin := step.From.Number
+	if messages, err = s.retractMany(ctx, &step); err == nil {
+		var more []*events.Message
+		more, err = s.commitAlone(ctx, step)
+		messages = append(messages, more...)
+	}
+	if s.cfg.Stored != nil && len(messages) > 0 {
+		s.cfg.Stored()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store blocks %d to %d of chain %d: %w", begin, step.To.Number, s.cfg.ChainID, err)
+	}
+	return messages, nil
+}
+
+// retractMany stores the first part of a reorganization, in transactions of its own, until the step has at most retractMost events to
+// retract. Each moves the cursor, and the step's From, back to a block that is to be removed, too.
+func (s *Store) retractMany(ctx context.Context, step *Step) (messages []*events.Message, err error) {
+	for step.Ancestor != nil {
+		var to events.Block
+		err := s.db.QueryRow(ctx, `SELECT number, hash, parent, time FROM escrow_blocks WHERE chain_id = $1 AND number > $2 AND number <=
+				(SELECT LEAST(block_number, $4 - 1) FROM processed_events WHERE chain_id = $1 AND status = 'pending' AND block_number > $2
+					ORDER BY block_number DESC, place DESC LIMIT 1 OFFSET $3)
+			ORDER BY number DESC LIMIT 1`, int64(s.cfg.ChainID), int64(step.Ancestor.Number), retractMost, int64(step.From.Number)).
+			Scan(&to.Number, &to.Hash, &to.Parent, &to.Time)
+		if errors.Is(err, pgx.ErrNoRows) {
+			break
+		}
+		if err != nil {
+			return messages, err
+		}
+		more, err := s.commitAlone(ctx, Step{Epoch: step.Epoch, From: step.From, Ancestor: &to, To: to})
+		if err != nil {
+			return messages, err
+		}
+		messages, step.From = append(messages, more...), to
+		if step.Between != nil {
+			if err := step.Between(ctx); err != nil {
+				return messages, err
+			}
+		}
+	}
+	return messages, nil
+}
+
+// commitAlone is commit in a transaction of its own.
+func (s *Store) commitAlone(ctx context.Context, step Step) (messages []*events.Message, err error) {
 	err = postgres.InTx(ctx, s.db, func(tx pgx.Tx) error {
 		messages, err = s.commit(ctx, tx, step)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("store blocks %d to %d of chain %d: %w", step.From.Number, step.To.Number, s.cfg.ChainID, err)
-	}
-	if s.cfg.Stored != nil && len(messages) > 0 {
-		s.cfg.Stored()
+		return nil, err
 	}
 	return messages, nil
 }

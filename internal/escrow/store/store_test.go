@@ -492,6 +492,75 @@ func TestCommit_ManyEvents_InsertedInParts(t *testing.T) {
 	require.Equal(t, messages, f.messages("hook"))
 }
 
+// A reorganization of very many events, and the rewind of a backfill, are stored in several transactions. The messages are those of one.
+func TestCommit_ManyEventsRemoved_InParts(t *testing.T) {
+	f := setup(t)
+	escrow := common.Address{0xe5}
+	first := block(1, 0)
+	final := store.Step{Epoch: f.epoch, To: first, Final: first, Blocks: []store.Read{read(first, nil, deployed(t, escrow))}}
+	_, err := f.Commit(t.Context(), final)
+	require.NoError(t, err)
+	// add stores blocks with numbers of events, and returns the last one.
+	add := func(seed int, counts ...int) events.Block {
+		step := store.Step{Epoch: f.epoch, From: first}
+		one := approved(t, escrow)
+		for i, n := range counts {
+			logs := make([]events.Log, n)
+			for k := range logs {
+				one.Tx = common.Hash{byte(seed), byte(i), byte(k >> 8), byte(k), 1}
+				logs[k] = one
+			}
+			step.To = block(uint64(2+i), seed)
+			step.Blocks = append(step.Blocks, read(step.To, registry{escrow: true}, logs...))
+		}
+		_, err := f.Commit(t.Context(), step)
+		require.NoError(t, err)
+		return step.To
+	}
+	all, renewed := len(f.messages("topic")), 0
+	renew := func(context.Context) error { renewed++; return nil }
+	for name, c := range map[string]struct {
+		counts  []int
+		parts   []int64 // that have events
+		renewed int
+		remove  func(*store.Store, events.Block) error
+	}{
+		"a reorganization": {[]int{2, 1, 5_001, 0}, []int64{5_001, 3}, 2, func(s *store.Store, last events.Block) error {
+			messages, err := s.Commit(t.Context(), store.Step{Epoch: f.epoch, From: last, Ancestor: &first, To: first, Between: renew})
+			require.Len(t, messages, 5_004)
+			return err
+		}},
+		"a backfill": {[]int{2, 1, 5_000, 0}, []int64{5_000, 3}, 1, func(s *store.Store, _ events.Block) error {
+			seen, err := s.Chain(t.Context())
+			require.NoError(t, err)
+			_, err = s.CommitLate(t.Context(), store.Late{Seen: seen, To: 1, Last: &store.LastLate{Epoch: f.epoch, Settings: seen.Settings, Between: renew}})
+			return err
+		}},
+	} {
+		renewed = 0
+		last := add(len(name), c.counts...)
+		var parts []int64
+		for _, s := range f.record(func(s *store.Store) { require.NoError(t, c.remove(s, last), name) }) {
+			if strings.HasPrefix(s.sql, "INSERT INTO processed_events") {
+				parts = append(parts, s.rows)
+			}
+		}
+		require.Equal(t, c.parts, parts, name)
+		require.Equal(t, c.renewed, renewed, name)
+		chain, err := f.Chain(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, first.Hash, chain.Cursor.Hash)
+		messages := f.messages("topic")[all:]
+		all += len(messages)
+		for i, m := range messages {
+			require.Equal(t, messages[0].Sequence+int64(i), m.Sequence)
+			if i >= len(messages)/2 { // the newest first
+				require.Equal(t, []any{events.Retracted, messages[len(messages)-1-i].EventID}, []any{m.Status, m.EventID})
+			}
+		}
+	}
+}
+
 // The messages of a step are for the targets that the newest start has stored.
 func TestCommit_OtherTargetsStored_GetTheMessages(t *testing.T) {
 	f := setup(t)

@@ -314,7 +314,7 @@ func (w *Watcher) reorganize(ctx context.Context, upto uint64) error {
 // retract stores that the blocks after an ancestor were removed.
 func (w *Watcher) retract(ctx context.Context, ancestor events.Block) error {
 	from := w.chain.Cursor
-	if err := w.commit(ctx, store.Step{Epoch: w.lease.Epoch(), From: from, Ancestor: &ancestor, To: ancestor}); err != nil {
+	if err := w.commit(ctx, store.Step{Epoch: w.lease.Epoch(), From: from, Ancestor: &ancestor, To: ancestor, Between: w.renew}); err != nil {
 		return err
 	}
 	if w.removed == nil || len(w.removed) > maxRemoved {
