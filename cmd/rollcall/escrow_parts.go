@@ -65,11 +65,15 @@ func (e *escrowParts) start(p *process.Process) error {
 		if err := e.openTopic(p, metrics); err != nil {
 			return err
 		}
+	} else {
+		e.purge(p, topicTarget, e.Topic.Retention)
 	}
 	if len(e.hooks.Targets) > 0 {
 		if err := e.openWebhooks(p, metrics); err != nil {
 			return err
 		}
+	} else {
+		e.purge(p, publish.WebhookTarget(""), max(e.hooks.Retention, 1)) // also if none is to be kept
 	}
 	if err := e.register(p); err != nil {
 		return err
@@ -164,6 +168,14 @@ func (e *escrowParts) openWebhooks(p *process.Process, metrics *publish.Metrics)
 	e.senders = append(e.senders, deliverer.Run)
 	e.turned["webhooks"] = deliverer.Turned
 	return nil
+}
+
+// purge deletes what targets that are not configured any more have accepted: no sender does it.
+func (e *escrowParts) purge(p *process.Process, targets string, retention time.Duration) {
+	e.background = append(e.background, func(ctx context.Context) error {
+		e.box.KeepPurging(ctx, store.Lane(e.Chain.ID, targets), retention, p.Log)
+		return nil
+	})
 }
 
 // register opens the nodes and registers the chain. A chain that is registered for the first time must be on the nodes before, because its

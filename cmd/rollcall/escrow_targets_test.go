@@ -110,6 +110,28 @@ func TestEscrow_Webhook_GetsMessagesInOrder(t *testing.T) {
 	require.Zero(t, both.stop(), "%s", &both.log)
 }
 
+// Messages that a target has accepted are deleted after the retention, also if it is not configured any more.
+func TestEscrow_TargetRemoved_ItsAcceptedMessagesAreDeleted(t *testing.T) {
+	t.Parallel()
+	n := newEscrowNet(t)
+	hook := newEscrowHook(t)
+	require.Zero(t, n.start("one", hook.flags()...).await(t).stop())
+	for lane, flags := range map[string][]string{
+		"1337/topic": append(hook.flags(), "--pubsub-project-id=", "--pubsub-emulator-host="), "1337/webhook/shop": {"--pubsub-project-id=rollcall"},
+	} {
+		_, err := n.db.Exec(t.Context(), `INSERT INTO escrow_outbox (lane, state, created_at, settled_at) VALUES
+			($1, 'done', now() - interval '73 hours', now() - interval '73 hours'), ($1, 'done', now(), now())`, lane)
+		require.NoError(t, err)
+		i := n.start("one", flags...).await(t)
+		require.Eventually(t, func() bool {
+			var left int
+			require.NoError(t, n.db.QueryRow(t.Context(), `SELECT count(*) FROM escrow_outbox WHERE lane = $1`, lane).Scan(&left))
+			return left == 1
+		}, patience, 5*time.Millisecond, lane)
+		require.Zero(t, i.stop(), "%s", &i.log)
+	}
+}
+
 // With instant delivery the events of a block that is not final are pending, and final once it is.
 func TestEscrow_Instant_PendingAtOnceAndFinalLater(t *testing.T) {
 	t.Parallel()

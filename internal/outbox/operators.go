@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -249,6 +250,22 @@ func (o *Outbox) Purge(ctx context.Context, prefix string, older time.Duration) 
 		done += deleted
 		if seen < chunk {
 			return done, nil
+		}
+	}
+}
+
+// KeepPurging calls [Outbox.Purge] at once, and then every ten minutes until ctx ends. It logs failures.
+func (o *Outbox) KeepPurging(ctx context.Context, prefix string, older time.Duration, log *slog.Logger) {
+	ticker := time.NewTicker(purgeEvery)
+	defer ticker.Stop()
+	for {
+		if n, err := o.Purge(ctx, prefix, older); err != nil && ctx.Err() == nil {
+			log.Warn("finished entries not purged", "table", o.table.Name, "count", n, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
 		}
 	}
 }

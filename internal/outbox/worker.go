@@ -26,7 +26,7 @@ const (
 	shutdownTimeout = 3 * time.Second
 	// overLimitPause is after how long a broker gets an entry again that exceeded the limit of its lane.
 	overLimitPause = time.Second
-	// purgeEvery is how often old finished entries are deleted.
+	// purgeEvery is how often KeepPurging deletes entries.
 	purgeEvery = 10 * time.Minute
 )
 
@@ -182,7 +182,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.handlers = handlers
 	var background sync.WaitGroup
 	if w.cfg.Retention > 0 {
-		background.Go(func() { w.purge(ctx) })
+		background.Go(func() { w.KeepPurging(ctx, w.cfg.Prefix, w.cfg.Retention, w.cfg.Logger) })
 	}
 	if w.cfg.Transport != nil {
 		background.Go(func() { w.receive(ctx) })
@@ -439,20 +439,4 @@ func (w *Worker) handle(ctx context.Context, c *claim) (r Result) {
 		}
 	}()
 	return w.cfg.Handle(ctx, c.Work).normal()
-}
-
-// purge deletes old finished entries until ctx ends.
-func (w *Worker) purge(ctx context.Context) {
-	ticker := time.NewTicker(purgeEvery)
-	defer ticker.Stop()
-	for {
-		if n, err := w.Purge(ctx, w.cfg.Prefix, w.cfg.Retention); err != nil && ctx.Err() == nil {
-			w.cfg.Logger.Warn("finished entries not purged", "table", w.table.Name, "count", n, "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
 }
