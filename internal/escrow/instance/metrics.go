@@ -97,7 +97,7 @@ func (m *metrics) show(o store.Overview) {
 	m.shown = shown
 }
 
-// count sets the metrics of totals. A process that knows total partitions reports each of them, whichever it publishes.
+// count sets the metrics of totals, with the ages of the oldest messages in each of total static partitions.
 func (m *metrics) count(t store.Totals, total int) {
 	m.registered.Set(float64(t.Registered))
 	m.monitored.Set(float64(t.Monitored))

@@ -1,4 +1,4 @@
-// Package store keeps what the escrow monitor knows of its chains in Postgres: the cursor, the escrows, the last message of each event, and
+// Package store keeps the escrow monitor's state of its chains in Postgres: the cursor, the escrows, the last message of each event, and
 // the messages that are to be published, which are entries of package outbox.
 //
 // # A step

@@ -49,7 +49,8 @@ func (s *Store) Join(ctx context.Context, i Instance) error {
 	return nil
 }
 
-// Beat stores a heartbeat, and of a leader that no other instance is one. It reports whether the process still has its id. A row that was removed meanwhile is stored again.
+// Beat stores a heartbeat, and with that of a leader that no other instance is one. It reports whether the process still has its id. A row
+// that was removed meanwhile is stored again.
 func (s *Store) Beat(ctx context.Context, i Instance) (mine bool, err error) {
 	tag, err := s.db.Exec(ctx, insertInstance+`heartbeat_at = now(), is_leader = EXCLUDED.is_leader WHERE relayer_instances.run = EXCLUDED.run`, s.args(i)...)
 	if err != nil {
