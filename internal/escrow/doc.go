@@ -3,8 +3,8 @@
 //
 // # Who is authoritative
 //
-// The chain decides what happened, the database what is known of it, and the outbox what is still to be sent. A process keeps nothing
-// that it could not lose. The watcher's lease saves work, and the chain's row in the database is the fence.
+// The chain decides what happened, the database how far it was read, and the outbox what is still to be sent. A process keeps nothing
+// that another one needs. The watcher's lease saves work, and the chain's row in the database is the fence.
 //
 // # Invariants
 //
