@@ -99,6 +99,7 @@ func (w *world) show() {
 // process is a process that watches the chain.
 type process struct {
 	watcher *Watcher
+	db      *pgxpool.Pool
 	stop    func() // it may be called again
 
 	mu    sync.Mutex
@@ -151,6 +152,7 @@ func (w *world) watcher(p *process) (watcher *Watcher, end func()) {
 	pool.MaxConns, pool.ConnConfig.DialFunc = 2, p.dial
 	db, err := pgxpool.NewWithConfig(w.t.Context(), pool)
 	require.NoError(w.t, err)
+	p.db = db
 	cfg := evm.Config{
 		ChainID: worldChain, Timeout: w.timeout, Lazy: true, PollInterval: 10 * time.Millisecond, HealthInterval: 20 * time.Millisecond, Silence: 200 * time.Millisecond,
 	}
