@@ -77,7 +77,7 @@ soak: ## Torture the relayer, the relay path and the escrow monitor: 57,000 tran
 	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run Soak ./internal/escrow/crashtest
 	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run 'TestRelayPath_EverythingIsKilledInTurn|TestDirectory_LeadersKilled' ./internal/e2e
 	go test -race -short -tags $(TAGS) -count=1 -timeout 30m $(IN_PROCESS)
-	go test -race -tags $(TAGS) -count=1 -timeout 30m -run 'TestSeeds|TestMatrix|TestFaults|TestMachine_RandomLogs|TestRestore_DamagedSnapshot|PartitionsAndRepairs|PartitionsLosses|TestOutbox_Conforms|TestTables_Conform' \
+	go test -race -tags $(TAGS) -count=1 -timeout 30m -run 'TestSeeds|TestMatrix|TestFaults|TestMachine_RandomLogs|TestRestore_DamagedSnapshot|PartitionsAndRepairs|PartitionsLosses|TestOutbox_Conforms|TestTables_Conform|TestInstant_TagRecovers_ManyEvents' \
 		./internal/outbox ./internal/webhook ./internal/dispatch/queue ./internal/escrow/store ./internal/escrow/watch ./fsm ./internal/discovery/coordinator ./internal/discovery/director ./internal/relayer/modeltest
 
 compose-up: ## Build the image and start everything with Docker Compose
