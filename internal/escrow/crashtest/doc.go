@@ -4,7 +4,8 @@
 // # The claim
 //
 // Whichever process dies, is paused, or loses its nodes, its topic or its database, the topic gets every event of the chain, those of an
-// escrow in the order of their sequences. A message is sent again only if it was in flight at a fault, and then with the same content.
+// escrow in the order of their sequences. A message is sent again only if it was in flight at a fault of the
+// instance that had sent it, and then with the same content.
 // Another process stores the next block within 15 seconds, and within 10 in half of the cases. A process that is told to stop hands over
 // within a second. The chain is read from geth at the end, and compared with what the topic has.
 //

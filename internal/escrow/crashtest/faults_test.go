@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/store"
@@ -36,11 +37,25 @@ func (w *world) handed(all []time.Duration) {
 	require.LessOrEqual(w.t, worst, w.limits.handOver)
 }
 
-// claimed returns how many messages are claimed: those that a fault at this moment may repeat.
-func (w *world) claimed() (n int) {
+// strike is a fault that has struck an instance. Each message that the instance had in flight may be repeated once because of it.
+type strike struct {
+	name     string          // of the instance; "" for all
+	inFlight map[string]bool // payloads; of other instances, too
+}
+
+// struck records that a fault has just struck an instance: what is claimed now was in flight.
+func (w *world) struck(m *member) {
 	w.t.Helper()
-	require.NoError(w.t, w.db.QueryRow(w.t.Context(), `SELECT count(*) FROM escrow_outbox WHERE state = 'waiting' AND claimed_until > now()`).Scan(&n))
-	return n
+	rows, err := w.db.Query(w.t.Context(), `SELECT payload FROM escrow_outbox WHERE state = 'waiting' AND claim IS NOT NULL`)
+	require.NoError(w.t, err)
+	s := strike{name: m.name, inFlight: map[string]bool{}}
+	var payload []byte
+	_, err = pgx.ForEachRow(rows, []any{&payload}, func() error {
+		s.inFlight[string(payload)] = true
+		return nil
+	})
+	require.NoError(w.t, err)
+	w.strikes = append(w.strikes, s)
 }
 
 // takeover makes a fault strike an instance that reads the chain, and returns the time until another one has stored the next block.
@@ -48,7 +63,7 @@ func (w *world) takeover(m *member, fault func()) time.Duration {
 	w.t.Helper()
 	began := time.Now()
 	fault()
-	w.inFlight += w.claimed()
+	w.struck(m)
 	at := w.chain() // it may have stored a block until the fault
 	w.await(func() bool {
 		c := w.chain()
@@ -136,7 +151,7 @@ func TestInstance_PausedInACommit_StoresNothing(t *testing.T) {
 	w := setup(t)
 	w.three()
 	l := w.load()
-	for _, slowly := range []bool{true, false} {
+	for _, hang := range []bool{true, false} {
 		l.further(2)
 		leader := w.leader()
 		before := w.chain()
@@ -147,17 +162,18 @@ func TestInstance_PausedInACommit_StoresNothing(t *testing.T) {
 			t.Fatal("it stores no step")
 		}
 		require.NoError(t, leader.process.Freeze())
-		w.inFlight += w.claimed()
+		w.struck(leader)
 		at := w.chain()
-		w.reading(leader, slowly)
-		w.await(func() bool { c := w.chain(); return c.Epoch > before.Epoch && (slowly || c.Cursor > at.Cursor) }, "no other instance is elected")
+		w.reading(leader, hang)
+		w.await(func() bool { c := w.chain(); return c.Epoch > before.Epoch && (hang || c.Cursor > at.Cursor) }, "no other instance is elected")
 		require.NoError(t, leader.process.Signal(syscall.SIGCONT))
 		leader.database.Release()
 		w.await(func() bool { return strings.Contains(leader.process.Tail(), store.ErrFenced.Error()) }, "%s was not fenced", leader.name)
-		if slowly {
-			require.Equal(t, at.Cursor, w.chain().Cursor, "no other instance had time to store a block")
+		if hang {
+			require.Equal(t, at.Cursor, w.chain().Cursor, "no other instance can store a block")
 		}
 		w.reading(leader, false)
+		w.await(func() bool { return w.chain().Cursor > at.Cursor }, "no other instance stores a block")
 		leader.stop()
 		leader.restart()
 	}
@@ -165,13 +181,13 @@ func TestInstance_PausedInACommit_StoresNothing(t *testing.T) {
 	w.check()
 }
 
-// reading makes the nodes of all instances but one slow, or as fast as before.
-func (w *world) reading(but *member, slowly bool) {
+// reading makes the nodes of all instances but one answer nothing about blocks, or everything again.
+func (w *world) reading(but *member, hang bool) {
 	for _, m := range w.members {
 		for _, n := range m.nodes {
 			n.SetRules()
-			if slowly && m != but {
-				n.SetRules(proxy.Rule{Name: "slow", Methods: []string{"eth_getBlockByNumber", "eth_blockNumber"}, Fault: proxy.Fault{Kind: proxy.Delay, Delay: 4 * time.Second}})
+			if hang && m != but {
+				n.SetRules(proxy.Rule{Name: "hang", Methods: []string{"eth_getBlockByNumber", "eth_blockNumber"}, Fault: proxy.Fault{Kind: proxy.Hang}})
 			}
 		}
 	}

@@ -35,8 +35,8 @@ func TestScenarioB_FollowerDies(t *testing.T) {
 		} else {
 			require.NoError(t, m.process.Freeze())
 		}
+		w.struck(m)
 	}
-	w.inFlight = w.claimed()
 	dies.topic.answer()
 	w.await(func() bool {
 		_, repeated := w.received()
@@ -66,7 +66,7 @@ func TestScenarioC_DatabaseLost(t *testing.T) {
 	l.further(payers)
 	server.Restart()
 	w.db.Reset()
-	w.inFlight = w.topic.since(since)
+	w.strikes = append(w.strikes, strike{inFlight: w.topic.since(since)})
 	stored := w.chain().Cursor
 	w.await(func() bool { return w.chain().Cursor > stored }, "no block is stored")
 	for _, m := range w.members {

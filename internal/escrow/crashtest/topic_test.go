@@ -43,14 +43,15 @@ func (p *topic) all() []arrival {
 	return slices.Clip(p.arrivals)
 }
 
-// since returns how many messages the topic has accepted since a time.
-func (p *topic) since(at time.Time) (n int) {
+// since returns the messages that the topic has accepted since a time.
+func (p *topic) since(at time.Time) map[string]bool {
+	list := map[string]bool{}
 	for _, a := range p.all() {
 		if a.at.After(at) {
-			n++
+			list[string(a.Data)] = true
 		}
 	}
-	return n
+	return list
 }
 
 // endpoint is the way of one instance to the topic.

@@ -28,15 +28,15 @@ const patience = 2 * time.Minute
 
 // world is a chain with a factory, a topic and a database, and instances of the monitor.
 type world struct {
-	t        *testing.T
-	node     *testchain.Node
-	factory  common.Address
-	topic    *topic
-	url      string // of the database
-	db       *pgxpool.Pool
-	members  []*member
-	inFlight int // the most messages that faults may repeat
-	limits   limits
+	t       *testing.T
+	node    *testchain.Node
+	factory common.Address
+	topic   *topic
+	url     string // of the database
+	db      *pgxpool.Pool
+	members []*member
+	strikes []strike
+	limits  limits
 }
 
 // member is one place among the instances, with one process at a time.
