@@ -4,19 +4,27 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
@@ -33,12 +41,16 @@ type devRun struct {
 	done chan error
 }
 
-func startDev(t *testing.T, data string, env ...string) *devRun {
+// startDev runs rollcall-dev with flags, and more variables of the environment.
+func startDev(t *testing.T, data string, settings ...string) *devRun {
 	t.Helper()
+	isFlag := func(s string) bool { return strings.HasPrefix(s, "--") }
+	env := slices.DeleteFunc(slices.Clone(settings), isFlag)
+	flags := slices.DeleteFunc(slices.Clone(settings), func(s string) bool { return !isFlag(s) })
 	self, err := os.Executable()
 	require.NoError(t, err)
 	d := &devRun{
-		cmd: exec.Command(self, "--data", data, "--rollcall", binary, "--health-check-interval-ms", "1000"),
+		cmd: exec.Command(self, append(flags, "--data", data, "--rollcall", binary, "--health-check-interval-ms", "1000")...),
 		out: new(lockedBuffer), done: make(chan error, 1),
 	}
 	d.cmd.Env = append(append(os.Environ(), "ROLLCALL_TEST_MAIN=1"), env...)
@@ -128,6 +140,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	for id, pid := range first {
 		require.True(t, alive(pid), "%s, process %d", id, pid)
 	}
+	demo := subscribe(t, info.PubSub)
 	client, err := redisclient.New(redisclient.Options{URL: info.RedisURL})
 	require.NoError(t, err)
 	defer func() { client.Close() }()
@@ -146,6 +159,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	require.Contains(t, d.out.String(), "the chain begins again at each start, and the relayers' data with it\n")
 	require.Equal(t, info.Relayers[1].APIKey, strings.TrimSpace(output(t, folder, exec.Command(d.cmd.Path, "api-key", "oz-relayer-1"))))
 	tx := mine(t, info)
+	demo.requireSettled(t)
 	require.Eventually(t, func() bool {
 		code, body := get(info.Coordinators[0].HTTP + "/status")
 		return code == http.StatusOK && body["status"] == "healthy"
@@ -299,7 +313,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	require.Contains(t, r.stderr, "no cluster runs there\nStart one with \"rollcall-dev\"")
 
 	// The second run goes on from the same data, but for the relayers', since their chain is another.
-	d = startDev(t, data)
+	d = startDev(t, data, "--no-demo")
 	d.says(t, "Ctrl-C stops everything")
 	again, err := devinfo.ReadInfo(data)
 	require.NoError(t, err)
@@ -318,6 +332,7 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 	code, _ = call(t, again.Relayers[0], "GET", "/transactions/"+tx, "")
 	require.Equal(t, http.StatusNotFound, code, "a transaction of the chain before")
 	mine(t, again)
+	requireNoEscrow(t, again)
 
 	if runtime.GOOS == "linux" { // elsewhere children outlive a supervisor that is killed
 		require.NoError(t, d.cmd.Process.Kill())
@@ -326,6 +341,54 @@ func TestDev_Started_KeepsTheReadmesPromises(t *testing.T) {
 			require.Eventually(t, func() bool { return !alive(pid) }, 5*time.Minute, 20*time.Millisecond, id)
 		}
 	}
+}
+
+// subscription gets the messages of the topic from now on.
+type subscription struct {
+	pubsubpb.SubscriberClient
+	name string
+}
+
+func subscribe(t *testing.T, info devinfo.PubSub) *subscription {
+	t.Helper()
+	conn, err := grpc.NewClient(info.EmulatorHost, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	s := &subscription{pubsubpb.NewSubscriberClient(conn), "projects/" + info.Project + "/subscriptions/test"}
+	topic := "projects/" + info.Project + "/topics/" + info.Topic
+	require.Eventually(t, func() bool { // an instance makes the topic
+		_, err := s.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: s.name, Topic: topic, EnableMessageOrdering: true})
+		return err == nil
+	}, 5*time.Minute, 50*time.Millisecond)
+	return s
+}
+
+// requireSettled returns once the topic has the messages of an escrow from its creation to its end.
+func (s *subscription) requireSettled(t *testing.T) {
+	t.Helper()
+	types := map[string]string{} // of the messages, by escrow
+	require.Eventually(t, func() bool {
+		res, err := s.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: s.name, MaxMessages: 100})
+		require.NoError(t, err)
+		for _, m := range res.ReceivedMessages {
+			types[m.Message.OrderingKey] += " " + m.Message.Attributes["type"]
+			_, err := s.Acknowledge(t.Context(), &pubsubpb.AcknowledgeRequest{Subscription: s.name, AckIds: []string{m.AckId}})
+			require.NoError(t, err)
+		}
+		all := slices.Collect(maps.Values(types))
+		return slices.Contains(all, " EscrowCreated EscrowDeployed Approved EscrowReleased") || slices.Contains(all, " EscrowCreated EscrowDeployed EscrowRefunded")
+	}, 5*time.Minute, 50*time.Millisecond, "%v", types)
+}
+
+// requireNoEscrow fails if the factory has created an escrow: a demonstration begins with one at once.
+func requireNoEscrow(t *testing.T, info *devinfo.Info) {
+	t.Helper()
+	client, err := ethclient.DialContext(t.Context(), info.Chain.RPCURL)
+	require.NoError(t, err)
+	defer client.Close()
+	logs, err := client.FilterLogs(t.Context(), ethereum.FilterQuery{Addresses: []common.Address{common.HexToAddress(info.Contracts.Factory)}})
+	require.NoError(t, err)
+	require.Empty(t, logs)
 }
 
 // Ctrl-C while it starts ends it in order, whatever is half started.
