@@ -92,7 +92,7 @@ func (e *escrowParts) start(p *process.Process) error {
 
 	// They stop in reverse order: the lease and the claims are given back first, and the row is removed after that.
 	p.Go("instance", 0, monitor.Run)
-	p.Go("nodes and topic", 0, append(e.background, e.notifier.Run)...)
+	p.Go("nodes and topic", 0, append(e.background, e.notifier.Run, watcher.Look)...)
 	p.Go("watcher and publisher", 0, append(e.senders, watcher.Run)...)
 	return nil
 }
@@ -225,6 +225,7 @@ func (e *escrowParts) instance(p *process.Process, watcher *watch.Watcher) *inst
 		Turned:   e.turned,
 		Problems: e.problems,
 		Settings: instance.Settings{ChainID: e.Chain.ID, Delivery: e.Chain.Delivery, Finality: e.Chain.Finality, Alone: len(e.Chain.RPCURLs) == 1},
+		Newest:   watcher.Newest,
 		Replaced: e.replaced, Lost: databaseLost, Registerer: p.Registry, Logger: p.Log,
 	})
 }

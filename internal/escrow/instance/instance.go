@@ -39,6 +39,8 @@ type Config struct {
 	Hang   time.Duration
 	// Problems are the current problems of the parts, by name; nil if there is none. The parts log them.
 	Problems map[string]func() error
+	// Newest returns the newest block whose events should be stored, as far as this process has looked; 0 if it has not.
+	Newest func() uint64
 	// Settings are for /status.
 	Settings Settings
 	// Replaced is called once, if another process has started under the id.
@@ -201,7 +203,7 @@ func (m *Monitor) read(ctx context.Context) error {
 	before := m.overview.Halted
 	m.overview = overview
 	m.mu.Unlock()
-	m.metrics.show(overview)
+	m.metrics.show(overview, m.lag(overview))
 	switch {
 	case overview.Halted != "" && before == "":
 		m.log.Error("chain is halted: nothing is stored or published until an operator resumes it with \"rollcall escrow resume\"", "cause", overview.Halted)

@@ -89,7 +89,7 @@ func (r *rig) start(id, run string, change ...func(*instance.Config)) *process {
 	p := &process{reg: prometheus.NewRegistry()}
 	cfg := instance.Config{
 		Store: r.store, Self: store.Instance{ID: id, Run: run, Version: "v1", Host: "here", PID: 7}, Leading: func() bool { return id == "leader" },
-		Replaced: func() { p.replaced.Add(1) }, Interval: 5 * time.Millisecond, Registerer: p.reg, Logger: slog.New(slog.NewTextHandler(&p.log, nil)),
+		Newest: func() uint64 { return 0 }, Replaced: func() { p.replaced.Add(1) }, Interval: 5 * time.Millisecond, Registerer: p.reg, Logger: slog.New(slog.NewTextHandler(&p.log, nil)),
 	}
 	for _, c := range change {
 		c(&cfg)
@@ -168,6 +168,19 @@ func TestRun_TwoInstances_EachReportsBoth(t *testing.T) {
 	require.NoError(t, leader.stop())
 	require.NoError(t, follower.stop())
 	require.Equal(t, "gone/0", r.ids())
+}
+
+// The lag grows with what the process has looked for, although no process reads the chain.
+func TestRun_WithoutReader_ReportsLag(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var newest atomic.Uint64
+	p := r.start("one", "1", func(c *instance.Config) { c.Newest = newest.Load })
+	for _, lag := range []uint64{0, 7, 150} { // the start block is 1, and nothing is stored
+		newest.Store(lag)
+		r.await(p, func(s instance.Status) bool { return s.Health.Ready && s.LagBlocks == lag })
+		require.Eventually(t, func() bool { return p.gauges(t, "rollcall_escrow_lag_blocks")[""] == float64(lag) }, patience, time.Millisecond)
+	}
 }
 
 // E16: a process whose loop hangs writes no heartbeat until it turns again.

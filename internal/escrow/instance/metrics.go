@@ -40,7 +40,8 @@ func newMetrics(reg prometheus.Registerer, leading func() bool) *metrics {
 		monitored:  gauge("relayer_escrows_monitored", "Escrows on the chain that are neither released nor refunded."+same),
 		registered: gauge("total_escrows_registered", "Escrows on the chain."+same),
 		active:     gauge("total_active_instances", "Instances with a heartbeat of the last 15 seconds."+same),
-		lagBlocks:  gauge("rollcall_escrow_lag_blocks", "Final blocks whose events are not stored yet."+same),
+		lagBlocks: gauge("rollcall_escrow_lag_blocks",
+			"Blocks whose events are not stored yet: final ones, and with instant delivery those up to the head. While the stored block does not move, each instance asks its own nodes every two minutes."),
 		lagSeconds: gauge("rollcall_escrow_lag_seconds", "Age of the newest block whose events are stored; what a chain takes to make a block final is part of it."+same),
 		halted:     gauge("rollcall_escrow_halted", "1 while nothing is stored or published, because the chain contradicts a final block."+same),
 		halt: f.NewGaugeVec(prometheus.GaugeOpts{
@@ -68,12 +69,12 @@ func number(yes bool) float64 {
 	return 0
 }
 
-// show sets the metrics of an overview.
-func (m *metrics) show(o store.Overview) {
+// show sets the metrics of an overview, and the lag in blocks.
+func (m *metrics) show(o store.Overview, lag uint64) {
 	m.blocks.Set(float64(o.Blocks))
 	m.repeated.Set(float64(o.Repeated))
 	m.elections.Set(float64(o.Epoch))
-	m.lagBlocks.Set(float64(o.Lag()))
+	m.lagBlocks.Set(float64(lag))
 	m.lagSeconds.Set(o.CursorAge.Seconds())
 	m.halted.Set(number(o.Halted != ""))
 	m.halt.Reset()

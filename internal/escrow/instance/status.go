@@ -95,13 +95,20 @@ func (m *Monitor) Status() Status {
 	m.mu.Unlock()
 	s := Status{
 		Instance: m.cfg.Self.ID, Version: m.cfg.Self.Version, Health: m.Health(), Settings: m.cfg.Settings, Halted: o.Halted, Leading: m.cfg.Leading(),
-		StartBlock: o.StartBlock, Cursor: block(o.Cursor), Final: block(o.Final), LagBlocks: o.Lag(), LagSeconds: o.CursorAge.Seconds(),
+		StartBlock: o.StartBlock, Cursor: block(o.Cursor), Final: block(o.Final), LagBlocks: m.lag(o), LagSeconds: o.CursorAge.Seconds(),
 		Escrows: totals.Registered, Parked: totals.Parked, Instances: []Instance{},
 	}
 	for _, i := range o.Instances {
 		s.Instances = append(s.Instances, instanceOf(i))
 	}
 	return s
+}
+
+// lag returns how many blocks are not stored yet that the reader has found or this process has looked for: while no process reads the
+// chain, or the one that does finds no block, only the latter grows.
+func (m *Monitor) lag(o store.Overview) uint64 {
+	newest, stored := m.cfg.Newest(), max(o.Cursor.Number, max(o.StartBlock, 1)-1)
+	return max(o.Lag(), newest-min(newest, stored))
 }
 
 func block(b events.Block) *Block {

@@ -576,13 +576,8 @@ func TestWatcher_WithoutTheLease_AsksNothing(t *testing.T) {
 		w.finalize(1)
 		w.awaitAll()
 		var calls atomic.Int64
-		for i, n := range w.nodes { // other endpoints of the same nodes
-			p, err := proxy.Open(proxy.Config{HTTP: n.URL(), WS: n.WSURL()})
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, p.Close()) })
-			p.SetRules(proxy.Rule{When: func(proxy.Call) bool { calls.Add(1); return false }})
-			w.proxies[i] = p
-		}
+		w.openEndpoints(7) // others of the same nodes
+		w.everywhere(proxy.Rule{When: func(proxy.Call) bool { calls.Add(1); return false }})
 		w.start()
 		for range 5 {
 			w.mine(2)

@@ -80,6 +80,7 @@ type Watcher struct {
 
 	turned  atomic.Int64 // Unix nanoseconds
 	leading atomic.Bool
+	newest  atomic.Uint64 // 0 before it was looked for
 }
 
 // New returns a Watcher.

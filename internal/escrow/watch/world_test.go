@@ -75,15 +75,24 @@ func newWorld(t *testing.T, seed uint64, endpoints int) *world {
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
 	w.url, w.db = db.URL(), db.Pool(t)
 	w.head, w.final = w.chain.Genesis(), w.chain.Genesis()
-	for i := range endpoints {
-		n := scripted.Serve(t, w.chain)
-		p, err := proxy.Open(proxy.Config{HTTP: n.URL(), WS: n.WSURL(), Seed: seed + uint64(i)})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, p.Close()) })
-		w.nodes, w.proxies = append(w.nodes, n), append(w.proxies, p)
+	for range endpoints {
+		w.nodes = append(w.nodes, scripted.Serve(t, w.chain))
 	}
+	w.openEndpoints(seed)
 	w.show()
 	return w
+}
+
+// openEndpoints gives each node an endpoint for the processes that start from now on.
+func (w *world) openEndpoints(seed uint64) {
+	w.t.Helper()
+	w.proxies = nil
+	for i, n := range w.nodes {
+		p, err := proxy.Open(proxy.Config{HTTP: n.URL(), WS: n.WSURL(), Seed: seed + uint64(i)})
+		require.NoError(w.t, err)
+		w.t.Cleanup(func() { require.NoError(w.t, p.Close()) })
+		w.proxies = append(w.proxies, p)
+	}
 }
 
 // show shows the chain at the nodes that follow it.
