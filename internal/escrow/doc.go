@@ -66,7 +66,7 @@
 //	     publish.TestPublisher_RefusedForGood_HoldsBackItsEscrow publish.TestPublisher_OneMessageFails_OtherEscrowsGoOn
 //	E15  Independence. A process whose endpoints, topic or database are away gives back what it has, and others go on.
 //	     publish.TestPublisher_TopicAwayAtOneProcess_OthersPublish publish.TestPublisher_TopicFails_GetsAllSoonAfter
-//	     instance.TestRun_DatabaseAway_FailsAfterTheLimit
+//	     instance.TestRun_DatabaseAway_FailsAfterTheLimit watch.TestInstant_HeadsWithoutBlocks_AnotherProcessReads
 //	     crashtest.TestInstance_ItsNodesFail_LeaseMoves crashtest.TestInstance_ItsTopicOrDatabaseIsAway_OthersGoOn
 //	     crashtest.TestScenarioC_DatabaseLost
 //	E16  Identity. Of two processes under one id the later one stays. A heartbeat shows that the loops of its process turn.

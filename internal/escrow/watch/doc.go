@@ -48,5 +48,10 @@
 //
 // The process asks the endpoints for little: one list from each of two for a block that may have events, one header by poll if no
 // subscription delivers, and a look for finality after ten intervals. Without a head for three intervals it looks at once, so that a process
-// whose endpoints are away gives the lease back.
+// whose endpoints are away gives the lease back. So does one whose endpoints report heads for seconds and have no block after the stored one.
+//
+// # Lag
+//
+// The stored cursor and final block do not show the lag while no process reads, or while the one that reads finds no block. So each process
+// asks its endpoints every two minutes which block should be stored, while the cursor does not move.
 package watch

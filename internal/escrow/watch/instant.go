@@ -117,7 +117,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 		}
 	}
 	if errors.Is(err, errAhead) || errors.Is(err, errLate) || errors.Is(err, errUnsettled) {
-		return w.delay(err)
+		return w.delay(ctx, err)
 	}
 	if err == nil {
 		w.tries = 0
@@ -126,12 +126,16 @@ func (w *Watcher) follow(ctx context.Context) error {
 }
 
 // delay returns nil if the chain could not be followed for a short time only: endpoints receive a block one after the other. Then it is
-// read again soon. With errAhead all is stored that two endpoints have.
-func (w *Watcher) delay(err error) error {
+// read again soon. With errAhead all is stored that two endpoints have, unless they report later heads themselves: then they serve no blocks
+// by number, and another process may have better ones.
+func (w *Watcher) delay(ctx context.Context, err error) error {
 	if w.tries == 0 {
 		w.since = time.Now()
 	}
-	if w.tries++; time.Since(w.since) < lateBlock || errors.Is(err, errAhead) {
+	if w.tries++; time.Since(w.since) < lateBlock {
+		return nil
+	}
+	if errors.Is(err, errAhead) && newest(ctx, w.cfg.Client, evm.Finality{}, w.cfg.Alone) <= w.chain.Cursor.Number {
 		return nil
 	}
 	return err

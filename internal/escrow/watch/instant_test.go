@@ -377,6 +377,24 @@ func TestInstant_TagRecovers_ManyEvents(t *testing.T) {
 	w.requireSteps()
 }
 
+// E15: the endpoints of the process that reads announce heads, and serve no block by number: another process, whose endpoints are well, takes
+// over.
+func TestInstant_HeadsWithoutBlocks_AnotherProcessReads(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 13, 2)
+	w.delivery = Instant
+	w.mine(4)
+	w.start()
+	w.awaitAll()
+	w.everywhere(proxy.Rule{Methods: []string{"eth_getBlockByNumber"}, When: proxy.Asks(`"0x`), Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}})
+	w.openEndpoints(14)
+	w.mine(3) // its own head is not the next block
+	w.start()
+	w.awaitAll()
+	w.requireTruth(w.head)
+	require.EqualValues(t, 2, w.epoch())
+}
+
 // calls counts the calls to all endpoints, and the polls among them.
 type calls struct{ all, polls atomic.Int64 }
 
