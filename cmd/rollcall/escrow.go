@@ -51,7 +51,7 @@ type escrowRunCmd struct {
 // escrowChainFlags are the chain, its nodes, and what is watched.
 type escrowChainFlags struct {
 	ID         uint64   `name:"chain-id" env:"CHAIN_ID" placeholder:"ID" help:"Chain id that every node must report."`
-	RPCURLs    []string `name:"rpc-url" env:"RPC_URL" placeholder:"URL" secret:"" help:"Nodes, the preferred one first: http(s):// or ws(s)://. Of different providers: two have to agree on each final block, so with three one may be away."`
+	RPCURLs    []string `name:"rpc-url" env:"RPC_URL" placeholder:"URL" secret:"" help:"Nodes, the preferred one first: http(s):// or ws(s)://. Of different providers: two have to agree on each final block, so with three one may be away. URLs of one host count as one node: the first is called, and a WebSocket among them brings new blocks."`
 	RPCFile    string   `name:"rpc-url-file" env:"RPC_URL_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
 	MaxRPS     []int    `name:"rpc-max-rps" env:"RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second: a number for each node, in their order, or one for all. 0, the default, for any; a lower limit is learned from a node's refusals."`
 	Factories  []string `name:"factory-address" env:"FACTORY_ADDRESS" placeholder:"ADDRESS" help:"Factory contracts whose escrows are watched. Stored at the first start; a start with others is refused."`
@@ -178,8 +178,13 @@ func parseFinality(text string) (evm.Finality, error) {
 }
 
 func (c *escrowChainFlags) nodes() evm.Config {
-	return evm.Config{ChainID: c.ID, Endpoints: c.RPCURLs, MaxRPS: c.MaxRPS, Lazy: true}
+	cfg := cli.DistinctNodes(c.RPCURLs, c.MaxRPS)
+	cfg.ChainID, cfg.Lazy = c.ID, true
+	return cfg
 }
+
+// alone reports that a single node is configured.
+func (c *escrowChainFlags) alone() bool { return len(c.nodes().Endpoints) == 1 }
 
 func (c *escrowChainFlags) factories() []common.Address {
 	list := make([]common.Address, len(c.Factories))

@@ -85,7 +85,10 @@ func (e *escrowParts) start(p *process.Process) error {
 	}
 	e.monitor.Store(monitor)
 	p.ReportHealth(monitor.Health)
-	if len(e.Chain.RPCURLs) == 1 {
+	if urls, nodes := len(e.Chain.RPCURLs), len(e.Chain.nodes().Endpoints); nodes < urls {
+		p.Log.Warn("URLs of one host count as one node, and the first of them is called", "component", "watcher", "urls", urls, "nodes", nodes)
+	}
+	if e.Chain.alone() {
 		p.Log.Warn("one node is configured: where receipts prove nothing, no other node confirms its lists of logs", "component", "watcher")
 	}
 	p.Started("chain", e.Chain.ID, "factories", len(e.Chain.Factories), "start_block", e.Chain.StartBlock, "targets", strings.Join(e.targets(), ","))
@@ -191,7 +194,7 @@ func (e *escrowParts) register(p *process.Process) (err error) {
 	p.OnStop("node clients", 0, func() error { e.client.Close(); return nil })
 	settings := store.Settings{Factories: e.Chain.factories(), StartBlock: e.Chain.StartBlock}
 	start := watch.Start{
-		Client: e.client, Factories: settings.Factories, StartBlock: settings.StartBlock, Alone: len(e.Chain.RPCURLs) == 1, Waiting: p.Waiting, Logger: p.Log,
+		Client: e.client, Factories: settings.Factories, StartBlock: settings.StartBlock, Alone: e.Chain.alone(), Waiting: p.Waiting, Logger: p.Log,
 	}
 	registered, err := e.store.Registered(p.Context(), settings)
 	switch {
@@ -210,7 +213,7 @@ func (e *escrowParts) register(p *process.Process) (err error) {
 func (e *escrowParts) watcher(p *process.Process) *watch.Watcher {
 	finality, _ := parseFinality(e.Chain.Finality) // Check has read it
 	return watch.New(watch.Config{
-		Client: e.client, Store: e.store, Events: e.events, Factories: e.Chain.factories(), Finality: finality, Alone: len(e.Chain.RPCURLs) == 1,
+		Client: e.client, Store: e.store, Events: e.events, Factories: e.Chain.factories(), Finality: finality, Alone: e.Chain.alone(),
 		Instance: e.InstanceID, Delivery: watch.Delivery(e.Chain.Delivery), Registerer: p.Registry, Logger: p.Log,
 	})
 }
@@ -222,10 +225,10 @@ func (e *escrowParts) instance(p *process.Process, watcher *watch.Watcher) *inst
 		Store:    e.store,
 		Self:     store.Instance{ID: e.InstanceID, Run: uuid.NewString(), Version: process.Version(), Host: host, PID: os.Getpid(), Total: e.Topic.total, Number: e.Topic.number},
 		Leading:  watcher.Leading,
+		Newest:   watcher.Newest,
 		Turned:   e.turned,
 		Problems: e.problems,
-		Settings: instance.Settings{ChainID: e.Chain.ID, Delivery: e.Chain.Delivery, Finality: e.Chain.Finality, Alone: len(e.Chain.RPCURLs) == 1},
-		Newest:   watcher.Newest,
+		Settings: instance.Settings{ChainID: e.Chain.ID, Delivery: e.Chain.Delivery, Finality: e.Chain.Finality, Alone: e.Chain.alone()},
 		Replaced: e.replaced, Lost: databaseLost, Registerer: p.Registry, Logger: p.Log,
 	})
 }

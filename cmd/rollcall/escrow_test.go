@@ -62,7 +62,7 @@ func newEscrowNet(t *testing.T) *escrowNet {
 // node adds an endpoint of the chain.
 func (n *escrowNet) node(rules ...proxy.Rule) {
 	n.t.Helper()
-	p, err := proxy.Open(proxy.Config{HTTP: n.chain.URL()})
+	p, err := proxy.Open(proxy.Config{HTTP: n.chain.URL(), WS: n.chain.WSURL()})
 	require.NoError(n.t, err)
 	n.t.Cleanup(func() { require.NoError(n.t, p.Close()) })
 	p.SetRules(rules...)
@@ -344,6 +344,22 @@ func TestEscrow_DifferentSettings_AreRefusedWithBothValues(t *testing.T) {
 	other := common.Address{1} // added to the one that is stored
 	log = n.fails("--factory-address", other.Hex())
 	require.Contains(t, strings.ToLower(log), strings.ToLower("FACTORY_ADDRESS is "+other.Hex()+","+n.factory.Hex()+", and the database has "+n.factory.Hex()+" from"))
+}
+
+// URLs of one host do not confirm each other: the instance reports that it has a single node.
+func TestEscrow_TwoURLsOfOneHost_AreOneNode(t *testing.T) {
+	t.Parallel()
+	n := newEscrowNet(t)
+	n.settle(1)
+	n.nodes = n.nodes[:1]
+	i := n.start("one", "--rpc-url", n.nodes[0].WSURL()).await(t)
+	n.awaitSettled()
+	require.True(t, escrowStatus(i.http).Alone)
+	_, metrics := fetch(t, "http://"+i.http+"/metrics")
+	require.Contains(t, metrics, "\nrollcall_escrow_single_node 1\n")
+	require.Zero(t, i.stop())
+	require.Contains(t, i.log.String(), "URLs of one host count as one node")
+	require.Contains(t, i.log.String(), "one node is configured")
 }
 
 // E5: nothing wrong is stored at the first start, which the next one would have to repeat.

@@ -111,8 +111,12 @@ func (n *escrowNodes) require(p *config.Problems) {
 	}
 }
 
+func (n *escrowNodes) distinct() evm.Config { return DistinctNodes(n.RPCURLs, n.MaxRPS) }
+
 func (n *escrowNodes) client(chainID uint64) (*evm.Client, error) {
-	return evm.Open(evm.Config{ChainID: chainID, Endpoints: n.RPCURLs, MaxRPS: n.MaxRPS})
+	cfg := n.distinct()
+	cfg.ChainID = chainID
+	return evm.Open(cfg)
 }
 
 // escrowAddress is an escrow's address as an option; nil without one.

@@ -57,7 +57,7 @@ func (c *escrowChain) open(ctx context.Context) (_ *admin.Admin, _ admin.Nodes, 
 		return nil, admin.Nodes{}, nil, err
 	}
 	end = func() { client.Close(); closeStore() }
-	return a, admin.Nodes{Client: client, Events: c.set, Alone: len(c.RPCURLs) == 1}, end, nil
+	return a, admin.Nodes{Client: client, Events: c.set, Alone: len(c.distinct().Endpoints) == 1}, end, nil
 }
 
 // chainError adds the remedy to an error of an operation that reads the chain.

@@ -10,6 +10,7 @@ type metrics struct {
 	unconfirmed, disagreements, unproven prometheus.Counter
 	falseLists                           *prometheus.CounterVec
 	finals                               *prometheus.GaugeVec
+	alone                                prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -20,5 +21,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		unproven:      f.NewCounter(prometheus.CounterOpts{Name: "rollcall_escrow_unproven_blocks_total", Help: "Blocks whose logs only one endpoint gave and nothing proved, because no other endpoint is configured."}),
 		falseLists:    f.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_escrow_false_lists_total", Help: "Lists of logs that were false, by endpoint."}, []string{"endpoint"}),
 		finals:        f.NewGaugeVec(prometheus.GaugeOpts{Name: "rollcall_escrow_final_block", Help: "Newest block that an endpoint calls final; only the instance that reads the chain reports it."}, []string{"endpoint"}),
+		alone:         f.NewGauge(prometheus.GaugeOpts{Name: "rollcall_escrow_single_node", Help: "1 if a single node is configured, so that no other one confirms its answers."}),
 	}
 }

@@ -107,6 +107,9 @@ func New(cfg Config) *Watcher {
 		},
 		alone: cfg.Alone, metrics: newMetrics(cfg.Registerer), log: w.log,
 	}
+	if cfg.Alone {
+		w.confirm.metrics.alone.Set(1)
+	}
 	return w
 }
 
