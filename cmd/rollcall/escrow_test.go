@@ -390,17 +390,19 @@ func TestEscrow_StartsOnHaltedChain_PublishesNothing(t *testing.T) {
 	t.Parallel()
 	n := newEscrowNet(t)
 	n.settle(1)
-	claimed := func() (claimed bool) {
-		require.NoError(t, n.db.QueryRow(t.Context(), `SELECT is_called FROM escrow_outbox_numbers`).Scan(&claimed))
-		return claimed
+	// The numbers are those of stored messages and of claims. On a halted chain no message is stored.
+	numbers := func() (latest int64) {
+		require.NoError(t, n.db.QueryRow(t.Context(), `SELECT last_value FROM escrow_outbox_numbers`).Scan(&latest))
+		return latest
 	}
 	first := n.start("one", "--pubsub-emulator-host", silent(t)).await(t)
-	require.Eventually(t, claimed, patience, 20*time.Millisecond)
+	require.Eventually(t, n.claimed, patience, 20*time.Millisecond)
 	require.Zero(t, first.stop())
 	_, err := n.db.Exec(t.Context(), `UPDATE escrow_chains SET halted = 'block 5 was final as 0x1 and is 0x2'`)
 	require.NoError(t, err)
+	before := numbers()
 	i := n.start("two").await(t)
-	require.Eventually(t, func() bool { return escrowStatus(i.http).Leading }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return escrowStatus(i.http).Leading && numbers() > before }, patience, 20*time.Millisecond, "it has claimed one")
 	s := escrowStatus(i.http)
 	require.Equal(t, "block 5 was final as 0x1 and is 0x2", s.Halted)
 	require.Equal(t, "degraded", s.Health.Status)
@@ -408,12 +410,19 @@ func TestEscrow_StartsOnHaltedChain_PublishesNothing(t *testing.T) {
 	_, metrics := fetch(t, "http://"+i.http+"/metrics")
 	require.Contains(t, metrics, "rollcall_escrow_halted 1")
 	require.Contains(t, metrics, `rollcall_escrow_halt{cause="block 5 was final as 0x1 and is 0x2"} 1`)
-	require.Zero(t, i.stop()) // all that it claimed has ended
+	require.Zero(t, i.stop()) // its claims have ended
 	require.Empty(t, n.topic.Messages())
 	_, err = n.db.Exec(t.Context(), `UPDATE escrow_chains SET halted = ''`)
 	require.NoError(t, err)
 	n.start("three").await(t)
 	n.awaitSettled()
+}
+
+// claimed reports whether a process has claimed a message.
+func (n *escrowNet) claimed() (found bool) {
+	n.t.Helper()
+	require.NoError(n.t, n.db.QueryRow(n.t.Context(), `SELECT EXISTS (SELECT FROM escrow_outbox WHERE claimed_until > now())`).Scan(&found))
+	return found
 }
 
 // silent returns an address that accepts connections and answers nothing.
@@ -453,15 +462,11 @@ func TestEscrow_TopicHangs_StopsInTime(t *testing.T) {
 	n := newEscrowNet(t)
 	n.settle(1)
 	i := n.start("one", "--pubsub-emulator-host", silent(t)).await(t)
-	claimed := func(sql string) (found bool) {
-		require.NoError(t, n.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM escrow_outbox WHERE `+sql+`)`).Scan(&found))
-		return found
-	}
-	require.Eventually(t, func() bool { return claimed(`claimed_until > now()`) }, patience, time.Millisecond)
+	require.Eventually(t, n.claimed, patience, time.Millisecond)
 	began := time.Now()
 	require.Zero(t, i.stop(), "%s", &i.log)
 	require.Less(t, time.Since(began), 9*time.Second, "the request would end by itself after ten")
-	require.False(t, claimed(`claimed_until > now()`))
+	require.False(t, n.claimed())
 	n.start("two").await(t)
 	n.awaitSettled()
 }
