@@ -12,8 +12,10 @@ const (
 	// claimed: an entry is due since the begin of the transaction that inserts it, which may commit later than others.
 	sweepEvery  = time.Second
 	sweepMargin = time.Second
-	// sweepShare is how many times longer than a slow sweep the time to the next one is.
+	// sweepShare is how many times longer than a slow sweep the pause to the next one is, and sweepPause the longest one. A busy machine makes
+	// turns slow, too, and only a sweep finds the entry of a process that died before this one looked.
 	sweepShare = 20
+	sweepPause = 10 * time.Second
 	// discoverEvery is how often a busy claimer looks for lanes that it does not know. A table may have thousands of lanes. The rows of the
 	// benchmark are "escrow: messages accepted by the topic from a backlog", which a look in each turn makes 13 % lower, and "escrow: events
 	// stored and accepted by the topic: processor time each, Postgres", which it makes 25 % higher.
@@ -224,7 +226,8 @@ func (l *lanes) end(d demand, picked, blocked, claimed int, now, begin time.Time
 		l.after = l.sorted[last].laneKey
 	}
 	if d.sweep {
-		l.sweepAt = begin.Add(max(sweepEvery, sweepShare*time.Since(begin)))
+		took := time.Since(begin)
+		l.sweepAt = begin.Add(max(sweepEvery, took+min(sweepShare*took, sweepPause)))
 	}
 	if left > 0 {
 		l.sweepAt = time.Time{}

@@ -64,6 +64,18 @@ func TestLanes_Demand_SharesAndRotates(t *testing.T) {
 	require.Empty(t, d.lanes, "forgotten")
 }
 
+// A slow turn does not put off the next sweep for long: the entry of a process that died is found by a sweep alone.
+func TestLanes_SlowTurn_SweepsSoon(t *testing.T) {
+	t.Parallel()
+	l := &lanes{mine: func(laneKey) bool { return true }}
+	begin := time.Now().Add(-time.Minute)
+	l.add(laneKey{0, "a"}, begin)
+	d := l.demand(1, begin, func(string) int { return 1 })
+	require.True(t, d.sweep)
+	l.end(d, 0, 0, 0, begin, begin)
+	require.LessOrEqual(t, time.Until(l.sweepAt), sweepPause)
+}
+
 // Nothing is between a partition and the next one.
 func TestLanes_Gaps_BetweenKnownLanes(t *testing.T) {
 	t.Parallel()
