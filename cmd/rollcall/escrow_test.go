@@ -344,6 +344,11 @@ func TestEscrow_DifferentSettings_AreRefusedWithBothValues(t *testing.T) {
 	other := common.Address{1} // added to the one that is stored
 	log = n.fails("--factory-address", other.Hex())
 	require.Contains(t, strings.ToLower(log), strings.ToLower("FACTORY_ADDRESS is "+other.Hex()+","+n.factory.Hex()+", and the database has "+n.factory.Hex()+" from"))
+	log = n.fails("--events", eventFile(t, oneEvent))
+	for _, value := range []string{"factory Made(address indexed child) escrow=child", "and the database has ", "Approved(address indexed approver)"} {
+		require.Contains(t, log, value)
+	}
+	require.Contains(t, log, "ESCROW_EVENTS is ")
 }
 
 // URLs of one host do not confirm each other: the instance reports that it has a single node.
