@@ -40,18 +40,23 @@ type escrowNet struct {
 	url     string
 	db      *pgxpool.Pool
 	escrows map[common.Address]string // the types of the messages of each
+	backend contract.Backend          // of transactions
+	ws      bool                      // instances use WebSockets
 }
 
 func newEscrowNet(t *testing.T) *escrowNet {
 	t.Helper()
+	chain := testchain.Simulated(t, testchain.SimulatedOptions{BlockTime: 100 * time.Millisecond})
+	return newEscrowNetOn(t, chain, chain.Client(), pstest.NewServer())
+}
+
+func newEscrowNetOn(t *testing.T, chain *testchain.Chain, backend contract.Backend, topic *pstest.Server) *escrowNet {
+	t.Helper()
 	database := testpostgres.New(t)
-	n := &escrowNet{
-		t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{BlockTime: 100 * time.Millisecond}), topic: pstest.NewServer(),
-		url: database.URL(), db: database.Pool(t), escrows: map[common.Address]string{},
-	}
+	n := &escrowNet{t: t, chain: chain, backend: backend, topic: topic, url: database.URL(), db: database.Pool(t), escrows: map[common.Address]string{}}
 	t.Cleanup(func() { require.NoError(t, n.topic.Close()) })
 	var err error
-	n.factory, err = escrowchain.DeployFactory(t.Context(), n.chain.Client(), n.chain.Accounts[0].Key)
+	n.factory, err = escrowchain.DeployFactory(t.Context(), n.backend, n.chain.Accounts[0].Key)
 	require.NoError(t, err)
 	for range 2 {
 		n.node()
@@ -80,7 +85,11 @@ func otherChain() proxy.Rule {
 func (n *escrowNet) settings(id string) []string {
 	var urls []string
 	for _, p := range n.nodes {
-		urls = append(urls, p.URL())
+		if n.ws {
+			urls = append(urls, p.WSURL())
+		} else {
+			urls = append(urls, p.URL())
+		}
 	}
 	return []string{
 		"CHAIN_ID=1337", "RPC_URL=" + strings.Join(urls, ","), "FACTORY_ADDRESS=" + n.factory.Hex(), "START_BLOCK=1", "INSTANCE_ID=" + id,
@@ -133,7 +142,7 @@ func escrowStatus(address string) (s instance.Status) {
 func (n *escrowNet) settle(count int) {
 	n.t.Helper()
 	send := func(from int, to common.Address, data []byte) common.Address {
-		receipt, err := contract.Send(n.t.Context(), n.chain.Client(), n.chain.Accounts[from].Key,
+		receipt, err := contract.Send(n.t.Context(), n.backend, n.chain.Accounts[from].Key,
 			contract.Transaction{To: &to, Value: new(big.Int), Data: data, Gas: 2_000_000})
 		require.NoError(n.t, err)
 		created, _ := escrowchain.Created(receipt)

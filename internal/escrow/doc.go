@@ -46,7 +46,7 @@
 //	E9   Retraction. The messages of an escrow behave as a stack: a retraction takes back the newest standing event, with its removed
 //	     block, before anything of the new branch. The oldest pending event becomes final first.
 //	     events.TestLedger_RandomChains_ConsumerHasTheChain store.TestCommit_CreationRemoved_EscrowIsNotRegistered
-//	     watch.TestMatrix_Seeds_MessagesAreTheChains
+//	     watch.TestMatrix_Seeds_MessagesAreTheChains rollcall.TestEscrow_InstantReorganizations_ConsumerHasAStack
 //	E10  Finality. The final block never goes back. It is compared whenever it moves. Endpoints that all contradict it halt the chain.
 //	     store.TestCommit_FinalBlockChanged_Refused watch.TestWatcher_FinalBlockChanges_Halts
 //	E11  Halt. Nothing of a halted chain is stored or leaves, by no process, until an operator resumes it.
