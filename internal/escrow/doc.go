@@ -54,7 +54,7 @@
 //	     rollcall.TestEscrow_StartsOnHaltedChain_PublishesNothing
 //	E12  Order. The messages of an escrow leave in the order of their sequences, one at a time, by any number of processes.
 //	     publish.TestPublisher_TwoProcesses_EachEscrowInOrderOnce publish.TestPublisher_Static_PublishesItsPartitions
-//	     rollcall.TestEscrow_Webhook_GetsMessagesInOrder
+//	     publish.TestPublisher_SlowTopic_AllEscrowsInFlight rollcall.TestEscrow_Webhook_GetsMessagesInOrder
 //	     crashtest.TestScenarioA_LeaderDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	     crashtest.TestScenarioD_Rebalancing
 //	E13  Repetition. A message is sent once. After a death or a lost answer it is sent again with the same content, before the next one.

@@ -250,6 +250,38 @@ func TestPublisher_TwoProcesses_EachEscrowInOrderOnce(t *testing.T) {
 	require.Len(t, messages, 200)
 }
 
+// E12: a topic is so slow that it answers a request only once it has one of each escrow. All are in flight at a time, and each message comes
+// once.
+func TestPublisher_SlowTopic_AllEscrowsInFlight(t *testing.T) {
+	t.Parallel()
+	const n, each = 200, 4
+	db, f := database(t), newTopic(t)
+	var mu sync.Mutex
+	waiting, answer := 0, make(chan struct{})
+	f.fail(func(*pubsubpb.PubsubMessage) error {
+		mu.Lock()
+		mine := answer
+		if waiting++; waiting == n {
+			close(answer)
+			waiting, answer = 0, make(chan struct{})
+		}
+		mu.Unlock()
+		select {
+		case <-mine:
+		case <-t.Context().Done():
+		}
+		return nil
+	}, nil)
+	insert(t, db, 1, each, escrows(n)...)
+	reg := prometheus.NewRegistry()
+	p, _ := start(t, db, f.open(t), func(c *publish.Config) { c.Metrics = publish.NewMetrics(reg) })
+	messages := f.await(t, n*each)
+	require.Zero(t, inOrder(t, messages))
+	require.Len(t, messages, n*each)
+	require.NoError(t, p.Health())
+	require.Zero(t, count(t, reg, "rollcall_escrow_publish_failures_total"))
+}
+
 // E13: a lost answer, and a refused key, repeat a message with the same content, before the next one of its escrow.
 func TestPublisher_AnswersLost_RepeatsIdentically(t *testing.T) {
 	t.Parallel()
