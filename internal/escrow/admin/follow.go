@@ -53,7 +53,7 @@ type Follower struct {
 func (a *Admin) Follow(ctx context.Context, escrow *common.Address) (*Follower, error) {
 	f := &Follower{Admin: a, queues: map[string][]string{}}
 	if escrow != nil {
-		f.suffix = (&events.Message{Escrow: *escrow}).OrderingKey()
+		f.suffix = (&events.Envelope{Escrow: *escrow}).OrderingKey()
 	}
 	if err := f.begin(ctx); err != nil {
 		return nil, f.failed(err)

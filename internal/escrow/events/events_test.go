@@ -338,7 +338,7 @@ func TestSet_String_IsThatOfTheMeaning(t *testing.T) {
 func TestMessage_Encode_HasAllMembers(t *testing.T) {
 	t.Parallel()
 	m := Message{
-		EventID: "1:a", Revision: 2, Status: Retracted, Sequence: 3, Type: "Approved", ChainID: 1 << 63, Escrow: escrow, Contract: factory,
+		Envelope: Envelope{EventID: "1:a", Revision: 2, Status: Retracted, Sequence: 3, Type: "Approved", ChainID: 1 << 63, Escrow: escrow}, Contract: factory,
 		BlockNumber: 4, BlockHash: common.Hash{5}, BlockTime: time.Date(2026, 11, 12, 13, 14, 15, 0, time.UTC), TxHash: one, LogIndex: 0xfffffffc,
 		Args: Args{{"z", "1"}, {"a", "\x00<\""}},
 	}
@@ -389,7 +389,7 @@ func FuzzMatch(f *testing.F) {
 		l := Log{Contract: factory, Topics: topics[:max(0, min(n, 4))], Data: data}
 		found, parked := set.Match(1, []Log{l, l}, watched{[]common.Address{factory}, []common.Address{factory}})
 		for _, o := range found {
-			m := Message{Escrow: o.Escrow, Args: o.Args}
+			m := Message{Envelope: Envelope{Escrow: o.Escrow}, Args: o.Args}
 			text, err := m.Encode()
 			if err != nil || !json.Valid(text) {
 				t.Errorf("%s: %v", text, err)

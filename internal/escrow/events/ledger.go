@@ -90,7 +90,7 @@ func (l *Ledger) Add(b Block, o *Occurrence, status Status) error {
 		return fmt.Errorf("add event %s of block %d %s: it is %s in block %d %s", id, b.Number, b.Hash, last.Status, last.BlockNumber, last.BlockHash)
 	}
 	m := Message{
-		EventID: id, Type: o.Event.Name, ChainID: l.Chain, Escrow: o.Escrow, Contract: o.ID.Contract, BlockNumber: b.Number, BlockHash: b.Hash,
+		Envelope: Envelope{EventID: id, Type: o.Event.Name, ChainID: l.Chain, Escrow: o.Escrow}, Contract: o.ID.Contract, BlockNumber: b.Number, BlockHash: b.Hash,
 		BlockTime: b.Time.UTC(), TxHash: o.ID.Tx, LogIndex: o.Index, Args: o.Args, Late: l.Late,
 	}
 	if last != nil {

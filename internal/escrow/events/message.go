@@ -20,8 +20,8 @@ const (
 	Retracted Status = "retracted" // a reorganization has removed its block
 )
 
-// Message is what consumers receive about an event. Under one EventID the highest Revision counts.
-type Message struct {
+// Envelope is the part of a message that a topic shows beside its bytes.
+type Envelope struct {
 	EventID  string `json:"event_id"`
 	Revision int    `json:"revision"` // from 1, and higher with each message of the event
 	Status   Status `json:"status"`
@@ -30,6 +30,11 @@ type Message struct {
 	Type     string         `json:"type"`
 	ChainID  uint64         `json:"chain_id"`
 	Escrow   common.Address `json:"escrow"`
+}
+
+// Message is what consumers receive about an event. Under one EventID the highest Revision counts.
+type Message struct {
+	Envelope
 	Contract common.Address `json:"contract"` // that emitted it
 	// The block is the event's. Of a retracted event it is the one that was removed.
 	BlockNumber uint64      `json:"block_number"`
@@ -54,15 +59,15 @@ func Replayed(text []byte) []byte {
 }
 
 // Attributes returns the attributes of the message at a topic, which equal members of its JSON.
-func (m *Message) Attributes() map[string]string {
+func (e *Envelope) Attributes() map[string]string {
 	return map[string]string{
-		"event_id": m.EventID, "revision": strconv.Itoa(m.Revision), "sequence": strconv.FormatInt(m.Sequence, 10), "status": string(m.Status),
-		"type": m.Type, "escrow": m.OrderingKey(), "chain_id": strconv.FormatUint(m.ChainID, 10),
+		"event_id": e.EventID, "revision": strconv.Itoa(e.Revision), "sequence": strconv.FormatInt(e.Sequence, 10), "status": string(e.Status),
+		"type": e.Type, "escrow": e.OrderingKey(), "chain_id": strconv.FormatUint(e.ChainID, 10),
 	}
 }
 
 // OrderingKey returns the escrow's address in lower case. A topic keeps the order of the messages of a key.
-func (m *Message) OrderingKey() string { return hexutil.Encode(m.Escrow[:]) }
+func (e *Envelope) OrderingKey() string { return hexutil.Encode(e.Escrow[:]) }
 
 // Partitions is the number of partitions of the escrows. Each total of up to 10 instances divides it, and 12, 14, 15, 18 and 20, so that
 // for these an escrow's partition modulo the total is its address modulo the total.

@@ -128,7 +128,7 @@ func (p *Publisher) publish(ctx context.Context, w outbox.Work) outbox.Result {
 		p.halted.Store(time.Now().Add(haltedPause).UnixNano())
 		return outbox.Returned()
 	}
-	var m events.Message
+	var m events.Envelope
 	if err := json.Unmarshal(w.Payload, &m); err != nil {
 		return outbox.GiveUp("the message cannot be read: " + err.Error())
 	}

@@ -170,7 +170,7 @@ func insert(t *testing.T, db *pgxpool.Pool, first, last int, escrows ...common.A
 	var entries []outbox.Entry
 	for n := first; n <= last; n++ {
 		for _, escrow := range escrows {
-			m := events.Message{EventID: fmt.Sprintf("%x-%d", escrow[0], n), Revision: 1, Status: events.Final, Sequence: int64(n), Type: "Approved", ChainID: 1337, Escrow: escrow}
+			m := events.Message{Envelope: events.Envelope{EventID: fmt.Sprintf("%x-%d", escrow[0], n), Revision: 1, Status: events.Final, Sequence: int64(n), Type: "Approved", ChainID: 1337, Escrow: escrow}}
 			text, err := m.Encode()
 			require.NoError(t, err)
 			entries = append(entries, outbox.Entry{Lane: lane, Subject: lane + "/" + m.OrderingKey(), Partition: events.Partition(escrow), Payload: text})

@@ -107,7 +107,7 @@ func insertHooks(t *testing.T, db *pgxpool.Pool, last int) (want int) {
 	to := store.Lane(1337, publish.WebhookTarget("here"))
 	for _, escrow := range escrows(20) {
 		for n := 1; n <= last; n++ {
-			m := events.Message{EventID: "e", Revision: n, Status: events.Final, Sequence: int64(n), Type: "Approved", ChainID: 1337, Escrow: escrow}
+			m := events.Message{Envelope: events.Envelope{EventID: "e", Revision: n, Status: events.Final, Sequence: int64(n), Type: "Approved", ChainID: 1337, Escrow: escrow}}
 			text, err := m.Encode()
 			require.NoError(t, err)
 			entries = append(entries, outbox.Entry{Lane: to, Subject: to + "/" + m.OrderingKey(), Partition: events.Partition(escrow), Payload: text})
