@@ -73,7 +73,7 @@ CREATE TABLE processed_events (
     place        integer     NOT NULL, -- among the events of the block
     message      bytea       NOT NULL, -- JSON, which may hold what jsonb refuses
     processed_at timestamptz NOT NULL DEFAULT now()
-) WITH (fillfactor = 70);
+);
 CREATE INDEX processed_events_block ON processed_events (chain_id, block_number, place);
 CREATE INDEX processed_events_escrow ON processed_events (chain_id, escrow, block_number, place);
 CREATE INDEX processed_events_pending ON processed_events (chain_id, block_number, place) WHERE status = 'pending';
