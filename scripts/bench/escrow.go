@@ -25,6 +25,8 @@ const (
 	drainRow      = "escrow: messages accepted by the topic from a backlog"
 	backfillMBRow = "escrow: memory in a backfill, at most"
 	sustainedRow  = "escrow: messages accepted by the topic while 6,000 events a second are mined"
+	rewriteRow    = "block to message after a reorganization, p50"
+	outageRow     = "calls to nodes a second while all nodes fail"
 	openRow       = "escrow: events mined and not accepted by the topic meanwhile, at most in the second half"
 )
 
@@ -37,6 +39,8 @@ const (
 	tagBlocks = 32
 	// nextFinal is a setting: a block is final with the next one.
 	nextFinal = "ESCROW_FINALITY=1"
+	// rewritten is how many blocks a reorganization removes.
+	rewritten = 3
 	// instances is how many share a chain while calls to nodes are counted.
 	instances = 3
 )
@@ -252,15 +256,16 @@ var deliveryCalls = map[string]float64{"finalized": 1, "instant": 3}
 var transportPolls = map[string]float64{"HTTP": 1.2, "WebSocket": 0}
 
 // watched counts the calls of all instances for each block while a block with an event comes each second, and measures how soon the
-// topic has its message.
+// topic has its message, before and after a reorganization. Then it counts the calls while both nodes fail.
 func (c *factoryChain) watched(t *trial, escrows int, delivery, transport string) {
 	var count callCount
-	nodes := make([]string, 2)
+	nodes, proxies := make([]string, 2), make([]*proxy.Proxy, 2)
 	for i := range nodes {
 		p, err := proxy.Open(proxy.Config{HTTP: c.node.URL(), WS: c.node.WSURL()})
 		t.check(err)
 		t.Cleanup(func() { p.Close() })
 		p.SetRules(proxy.Rule{Name: "count", When: count.see})
+		proxies[i] = p
 		if nodes[i] = p.URL(); transport == "WebSocket" {
 			nodes[i] = p.WSURL()
 		}
@@ -275,13 +280,11 @@ func (c *factoryChain) watched(t *trial, escrows int, delivery, transport string
 	heads := c.subscribe(t)
 	calls, polls := count.calls.Load(), count.polls.Load()
 	blocks := int(t.calling.Seconds())
-	for began, n := time.Now(), 1; n <= blocks; n++ {
-		c.create(t, 1)
-		t.pause(time.Until(began.Add(time.Duration(n) * time.Second)))
-	}
+	c.createEachSecond(t, blocks)
 	what := fmt.Sprintf("escrow: %d instances, %d escrows, %s, %s: ", instances, escrows, delivery, transport)
 	perBlock := func(now, before int64) float64 { return float64(now-before) / float64(blocks) }
-	t.add(what+"calls to nodes for each block", perBlock(count.calls.Load(), calls), "").valueAtMost(deliveryCalls[delivery])
+	healthy := perBlock(count.calls.Load(), calls)
+	t.add(what+"calls to nodes for each block", healthy, "").valueAtMost(deliveryCalls[delivery])
 	t.add(what+"polls for each block", perBlock(count.polls.Load(), polls), "").valueAtMost(transportPolls[transport])
 	most := 0.0
 	for _, p := range m.all {
@@ -289,12 +292,30 @@ func (c *factoryChain) watched(t *trial, escrows int, delivery, transport string
 	}
 	t.add(what+"memory of the largest", most/1e6, "MB").valueAtMost(150)
 	if delivery == "instant" {
-		m.delay(what, transport, heads())
+		before := m.delays(heads())
+		for _, q := range []float64{0.5, 0.99} {
+			r := t.add(fmt.Sprintf("%sblock to message, p%g", what, 100*q), ms(before.quantile(q)), "ms")
+			if transport == "WebSocket" {
+				r.valueAtMost(map[float64]float64{0.5: 50, 0.99: 500}[q])
+			}
+		}
+		c.rewrite(t, rewritten)
+		heads = c.subscribe(t)
+		c.createEachSecond(t, blocks)
+		after := m.delays(heads())
+		t.add(what+rewriteRow, ms(after.quantile(0.5)), "ms").beside("before it", ms(before.quantile(0.5))).atMost(2)
 	}
+
+	for _, p := range proxies {
+		p.SetRules(proxy.Rule{Name: "count and fail", When: func(call proxy.Call) bool { count.see(call); return true }, Fault: proxy.Fault{Kind: proxy.Status, Code: 502}})
+	}
+	calls = count.calls.Load()
+	t.pause(t.calling)
+	t.add(what+outageRow, float64(count.calls.Load()-calls)/t.calling.Seconds(), "/s").beside("for each block before", healthy).atMost(20)
 }
 
-// delay reports the time from a block's announcement until the topic accepts its message.
-func (m *monitors) delay(what, transport string, announced map[uint64]time.Time) {
+// delays returns the times from a block's announcement until the topic accepts its message.
+func (m *monitors) delays(announced map[uint64]time.Time) latencies {
 	t, took := m.t, newLatencies()
 	var pending map[uint64]time.Time
 	t.until(minedLimit, func(context.Context) error {
@@ -309,10 +330,5 @@ func (m *monitors) delay(what, transport string, announced map[uint64]time.Time)
 	for number, at := range announced {
 		took.add(pending[number].Sub(at))
 	}
-	for _, q := range []float64{0.5, 0.99} {
-		r := t.add(fmt.Sprintf("%sblock to message, p%g", what, 100*q), ms(took.quantile(q)), "ms")
-		if transport == "WebSocket" {
-			r.valueAtMost(map[float64]float64{0.5: 50, 0.99: 500}[q])
-		}
-	}
+	return took
 }

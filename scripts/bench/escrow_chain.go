@@ -87,6 +87,34 @@ func (c *factoryChain) createAll(t *trial, n int) {
 	}
 }
 
+// createEachSecond creates an escrow a second, each in a block of its own.
+func (c *factoryChain) createEachSecond(t *trial, blocks int) {
+	for began, n := time.Now(), 1; n <= blocks; n++ {
+		c.create(t, 1)
+		t.pause(time.Until(began.Add(time.Duration(n) * time.Second)))
+	}
+}
+
+// rewrite replaces the newest blocks by others with an event each, and adds one.
+func (c *factoryChain) rewrite(t *trial, depth int) {
+	c.node.SetHead(c.head(t) - uint64(depth))
+	sender := c.node.Accounts[0].Address
+	t.until(minedLimit, func(ctx context.Context) error { // the pool follows later
+		mined, err := c.node.Client().NonceAt(ctx, sender, nil)
+		if err != nil {
+			return err
+		}
+		if pending, err := c.node.Client().PendingNonceAt(ctx, sender); err != nil || pending != mined {
+			return fmt.Errorf("%d transactions are mined, and the pool returns the nonce %d: %w", mined, pending, err)
+		}
+		c.nonce = mined
+		return nil
+	})
+	for range depth + 1 {
+		c.create(t, 1)
+	}
+}
+
 // sealed waits until all transactions are in blocks.
 func (c *factoryChain) sealed(t *trial) {
 	t.until(minedLimit, func(ctx context.Context) error {
