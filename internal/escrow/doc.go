@@ -12,7 +12,7 @@
 //
 //	E1   Fence. A step is stored only if it follows the stored cursor, under the epoch of the current lease, on a chain that is not
 //	     halted; blocks, registry, events and messages in one transaction.
-//	     store.TestCommit_AnotherProcess_IsFenced store.TestCommit_Halted_StoresNothing
+//	     store.TestCommit_AnotherProcess_IsFenced store.TestCommit_DiesInTheMiddle_NothingIsSeen store.TestCommit_Halted_StoresNothing
 //	     crashtest.TestInstance_PausedInACommit_StoresNothing crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	E2   Lease. At most one process is elected at a time, by the database's clock. Its end frees the lease at once, its death after a term.
 //	     store.TestWatcherLease_Conforms rollcall.TestEscrow_LeaderKilled_AnotherTakesOver rollcall.TestEscrow_EscrowsSettle_EventsArrive
