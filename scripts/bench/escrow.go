@@ -301,7 +301,7 @@ func (c *factoryChain) watched(t *trial, escrows int, delivery, transport string
 		}
 		c.rewrite(t, rewritten)
 		heads = c.subscribe(t)
-		c.createEachSecond(t, blocks)
+		c.createEachSecond(t, int(t.paced.Seconds()))
 		after := m.delays(heads())
 		t.add(what+rewriteRow, ms(after.quantile(0.5)), "ms").beside("before it", ms(before.quantile(0.5))).atMost(2)
 	}
@@ -310,8 +310,8 @@ func (c *factoryChain) watched(t *trial, escrows int, delivery, transport string
 		p.SetRules(proxy.Rule{Name: "count and fail", When: func(call proxy.Call) bool { count.see(call); return true }, Fault: proxy.Fault{Kind: proxy.Status, Code: 502}})
 	}
 	calls = count.calls.Load()
-	t.pause(t.calling)
-	t.add(what+outageRow, float64(count.calls.Load()-calls)/t.calling.Seconds(), "/s").beside("for each block before", healthy).atMost(20)
+	t.pause(t.paced)
+	t.add(what+outageRow, float64(count.calls.Load()-calls)/t.paced.Seconds(), "/s").beside("for each block before", healthy).atMost(20)
 }
 
 // delays returns the times from a block's announcement until the topic accepts its message.
