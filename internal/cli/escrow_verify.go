@@ -78,13 +78,12 @@ type escrowVerifyCmd struct {
 }
 
 func (escrowVerifyCmd) Help() string {
-	return `It reads the blocks again from all nodes, and compares what they confirm with the messages that were not retracted.
-Blocks must be final and read, from the start block on; at most a million at a time. MISSING are events that no message has,
+	return `It reads the blocks again from all nodes, and compares what they confirm with the messages that were not retracted, whether they are
+published or still wait. Blocks must be final and read, from the start block on; at most a million at a time. MISSING are events that no message has,
 and FALSE are messages of events that the chain does not have like that. A row of a node has its answers alone: one whose answers differ from
-what the nodes confirm is wrong itself. A row of a target has the messages that it does not have: WAITING ones were not accepted yet, or
-refused, and DROPPED ones are lost to it, because an operator has dropped them as dead letters and has not replayed them since.
+what the nodes confirm is wrong itself.
 
-The exit code is 0 if the messages are the chain's events and none was dropped, 1 if they differ or some were, 2 for wrong settings, and 3 if the blocks could not be compared.`
+The exit code is 0 if the messages are the chain's events, 1 if they differ, 2 for wrong settings, and 3 if the blocks could not be compared.`
 }
 
 func (c *escrowVerifyCmd) Check(p *config.Problems) {
@@ -115,7 +114,7 @@ func (c *escrowVerifyCmd) Run(ctx context.Context, con *Console) error {
 		return withExit(err, ExitUnknown)
 	}
 	if !v.Equal() {
-		return WithFix(fmt.Errorf("the messages differ from the chain: %d missing, %d false, %d dropped", v.Missing, v.False, v.Dropped()),
+		return WithFix(fmt.Errorf("the messages differ from the chain: %d missing, %d false", v.Missing, v.False),
 			"See docs/escrow.md, \"When verify finds a difference\".")
 	}
 	return nil
@@ -140,20 +139,14 @@ func verifiedTable(w io.Writer, v *admin.Verified) {
 		row(e.Endpoint, e.Events, e.Comparison, e.Error)
 	}
 	table(w, "ANSWER EVENTS MISSING FALSE ERROR", rows)
-	fmt.Fprintln(w)
-	rows = nil
-	for _, t := range v.Targets {
-		rows = append(rows, []string{t.Target, strconv.Itoa(t.Waiting), strconv.Itoa(t.Dropped)})
-	}
-	table(w, "TARGET WAITING DROPPED", rows)
 	if len(v.Differences) > 0 {
 		fmt.Fprintln(w)
 		rows = nil
 		for _, d := range v.Differences {
-			rows = append(rows, []string{d.Kind, d.Target, strconv.FormatUint(d.BlockNumber, 10), d.BlockHash.Hex(), lower(d.Escrow), d.Type, d.EventID})
+			rows = append(rows, []string{d.Kind, strconv.FormatUint(d.BlockNumber, 10), d.BlockHash.Hex(), lower(d.Escrow), d.Type, d.EventID})
 		}
-		table(w, "DIFFERENCE TARGET BLOCK HASH ESCROW TYPE EVENT", rows)
-		if n := v.Missing + v.False + v.Dropped(); n > len(rows) {
+		table(w, "DIFFERENCE BLOCK HASH ESCROW TYPE EVENT", rows)
+		if n := v.Missing + v.False; n > len(rows) {
 			fmt.Fprintf(w, "the first %d of %d differences\n", len(rows), n)
 		}
 	}

@@ -143,8 +143,7 @@ func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 // Drop deletes the dead entries that match the filter; if it has IDs, the finished ones too. It returns their number. After an
 // error some may have been deleted.
 func (o *Outbox) Drop(ctx context.Context, f Filter) (int, error) {
-	n, err := o.change(ctx, f, `, dropped AS (DELETE FROM $name WHERE id = ANY(ARRAY(SELECT id FROM ended)) RETURNING *)`+o.table.Dropped+`
-		SELECT coalesce(subject, '') FROM dropped`)
+	n, err := o.change(ctx, f, ` DELETE FROM $name WHERE id = ANY(ARRAY(SELECT id FROM ended)) RETURNING coalesce(subject, '')`)
 	if err != nil {
 		return n, fmt.Errorf("drop entries of %s: %w", o.table.Name, err)
 	}

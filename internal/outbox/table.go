@@ -21,9 +21,6 @@ type Table struct {
 	// ClaimsWaitForDisk makes a claim wait until it is on the server's disk, and with it the transaction that inserted the entry. A
 	// domain needs it if that transaction did not wait itself. Default: a claim that Postgres loses in a crash is repeated.
 	ClaimsWaitForDisk bool
-	// Dropped is a part of the statement by which [Outbox.Drop] deletes entries, such as ", kept AS (INSERT …)". It reads them from the CTE
-	// dropped. Default: none.
-	Dropped string
 	// Columns are expressions, separated by commas, that Scan reads from a claimed row. The row is named e, and may have more
 	// columns than the template. Default: none.
 	Columns string

@@ -35,17 +35,9 @@ type Verified struct {
 	// Events counts the chain's events, as the endpoints confirm them.
 	Events int `json:"events"`
 	Comparison
-	// Differences lists the first of the missing, false and dropped ones.
+	// Differences lists the first of the missing and false events.
 	Differences []Difference `json:"differences"`
 	Endpoints   []Endpoint   `json:"endpoints"`
-	Targets     []Target     `json:"targets"`
-}
-
-// Target counts messages of the events that a target does not have.
-type Target struct {
-	Target  string `json:"target"`
-	Waiting int    `json:"waiting"` // it has not accepted them yet, or has refused them: dead letters
-	Dropped int    `json:"dropped"` // the latest of an event, which an operator has dropped as a dead letter, and has not replayed since
 }
 
 // Comparison counts the differences between a list of events and the messages.
@@ -64,8 +56,7 @@ type Endpoint struct {
 
 // Difference is an event that the chain has and no message, or the reverse.
 type Difference struct {
-	Kind        string         `json:"kind"`   // missing, false or dropped
-	Target      string         `json:"target"` // of a dropped one; "" otherwise
+	Kind        string         `json:"kind"` // missing or false
 	EventID     string         `json:"eventId"`
 	Type        string         `json:"type"`
 	Escrow      common.Address `json:"escrow"`
@@ -73,19 +64,11 @@ type Difference struct {
 	BlockHash   common.Hash    `json:"blockHash"`
 }
 
-// Equal reports whether the messages are the chain's events, and none was dropped. Some may wait.
-func (v *Verified) Equal() bool { return v.Missing == 0 && v.False == 0 && v.Dropped() == 0 }
+// Equal reports whether the messages are the chain's events.
+func (v *Verified) Equal() bool { return v.Missing == 0 && v.False == 0 }
 
-// Dropped returns the number of dropped messages.
-func (v *Verified) Dropped() (n int) {
-	for _, t := range v.Targets {
-		n += t.Dropped
-	}
-	return n
-}
-
-// Verify reads blocks again from all endpoints, confirms what they have, and compares it with the messages that were not retracted. It counts
-// the messages that the chain's targets do not have. It calls progress after each part with the last block that was compared. It fails with [ErrRange], with
+// Verify reads blocks again from all endpoints, confirms what they have, and compares it with the messages that were not retracted, whether
+// they are published or still wait. It calls progress after each part with the last block that was compared. It fails with [ErrRange], with
 // [ErrEvents], or with [watch.ErrUnconfirmed] if the endpoints do not settle a block.
 func (a *Admin) Verify(ctx context.Context, n Nodes, from, to uint64, progress func(uint64)) (*Verified, error) {
 	chain, err := a.Chain(ctx)
@@ -108,10 +91,7 @@ func (a *Admin) Verify(ctx context.Context, n Nodes, from, to uint64, progress f
 	if err != nil {
 		return nil, err
 	}
-	v := &Verified{From: from, To: to, Differences: []Difference{}, Endpoints: []Endpoint{}, Targets: []Target{}}
-	for _, target := range chain.Targets {
-		v.Targets = append(v.Targets, Target{Target: target})
-	}
+	v := &Verified{From: from, To: to, Differences: []Difference{}, Endpoints: []Endpoint{}}
 	for at := from; at <= to; at += verifyBlocks {
 		end := min(at+verifyBlocks-1, to)
 		if err := a.patiently(ctx, func() error { return a.verify(ctx, r, v, at, end) }); err != nil {
@@ -133,14 +113,8 @@ func (a *Admin) verify(ctx context.Context, r *watch.Reader, v *Verified, from, 
 	if err != nil {
 		return err
 	}
-	targets := slices.Clone(v.Targets)
-	dropped, err := a.undelivered(ctx, from, to, targets)
-	if err != nil {
-		return err
-	}
 	n, c, differences := compare(r.MatchConfirmed(confirmed), messages)
-	v.Events, v.Missing, v.False, v.Targets = v.Events+n, v.Missing+c.Missing, v.False+c.False, targets
-	differences = append(differences, dropped...)
+	v.Events, v.Missing, v.False = v.Events+n, v.Missing+c.Missing, v.False+c.False
 	v.Differences = append(v.Differences, differences[:min(len(differences), maxShown-len(v.Differences))]...)
 	for _, l := range lists {
 		i := slices.IndexFunc(v.Endpoints, func(e Endpoint) bool { return e.Endpoint == l.Endpoint })
@@ -182,42 +156,6 @@ func (a *Admin) standing(ctx context.Context, from, to uint64) (map[string]*even
 	return all, nil
 }
 
-// undelivered adds to targets the messages of the events in a range of blocks that they do not have, and returns the dropped ones.
-func (a *Admin) undelivered(ctx context.Context, from, to uint64, targets []Target) (dropped []Difference, err error) {
-	for i := range targets {
-		t := &targets[i]
-		var waiting, revision int
-		var text []byte
-		args := []any{int64(a.ChainID), int64(from), int64(to), store.Lane(a.ChainID, t.Target)}
-		err := a.db.QueryRow(ctx, `SELECT count(*) FROM (SELECT DISTINCT escrow FROM processed_events WHERE chain_id = $1 AND block_number BETWEEN $2 AND $3) AS e
-			JOIN escrow_outbox o ON o.subject = $4 || '/0x' || encode(e.escrow, 'hex') AND o.state IN ('waiting', 'dead')
-			JOIN processed_events p ON p.event_id = substring(encode(o.payload, 'escape') FROM '"event_id":"([^"]+)"')
-			WHERE p.chain_id = $1 AND p.block_number BETWEEN $2 AND $3`, args...).Scan(&waiting)
-		if err != nil {
-			return nil, fmt.Errorf("count the messages that wait: %w", err)
-		}
-		t.Waiting += waiting
-		rows, err := a.db.Query(ctx, `SELECT p.message, d.revision FROM processed_events p JOIN escrow_dropped d ON d.event_id = p.event_id AND d.lane = $4
-			WHERE p.chain_id = $1 AND p.block_number BETWEEN $2 AND $3 ORDER BY p.block_number, p.place`, args...)
-		if err != nil {
-			return nil, fmt.Errorf("read the dropped messages: %w", err)
-		}
-		_, err = pgx.ForEachRow(rows, []any{&text, &revision}, func() error {
-			m := new(events.Message)
-			if err := json.Unmarshal(text, m); err != nil || m.Revision != revision { // a later message of the event counts
-				return err
-			}
-			t.Dropped++
-			dropped = append(dropped, Difference{"dropped", t.Target, m.EventID, m.Type, m.Escrow, m.BlockNumber, m.BlockHash})
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read the dropped messages: %w", err)
-		}
-	}
-	return dropped, nil
-}
-
 // compare compares the events of blocks with messages. It returns the number of events, and the differences in the order of the chain.
 func compare(blocks []store.Read, messages map[string]*events.Message) (n int, c Comparison, differences []Difference) {
 	right := map[string]bool{}
@@ -233,13 +171,13 @@ func compare(blocks []store.Read, messages map[string]*events.Message) (n int, c
 				continue
 			}
 			c.Missing++
-			differences = append(differences, Difference{"missing", "", id, o.Event.Name, o.Escrow, b.Number, b.Hash})
+			differences = append(differences, Difference{"missing", id, o.Event.Name, o.Escrow, b.Number, b.Hash})
 		}
 	}
 	for id, m := range messages {
 		if !right[id] {
 			c.False++
-			differences = append(differences, Difference{"false", "", id, m.Type, m.Escrow, m.BlockNumber, m.BlockHash})
+			differences = append(differences, Difference{"false", id, m.Type, m.Escrow, m.BlockNumber, m.BlockHash})
 		}
 	}
 	slices.SortFunc(differences, Difference.compare)

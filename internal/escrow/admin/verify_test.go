@@ -7,9 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/escrow/events"
-	"github.com/rollcall-dev/rollcall/internal/escrow/store"
 	"github.com/rollcall-dev/rollcall/internal/escrow/watch"
-	"github.com/rollcall-dev/rollcall/internal/outbox"
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
@@ -87,46 +85,6 @@ func TestVerify_OneEndpointLies_TheOthersDecide(t *testing.T) {
 	require.True(t, v.Equal())
 	require.NotEmpty(t, v.Endpoints[0].Error)
 	require.Empty(t, v.Endpoints[1].Error)
-}
-
-// A message that waits is counted, and one that an operator has dropped is missing at its target, until it is sent again.
-func TestVerify_WaitingOrDropped_IsReportedByTarget(t *testing.T) {
-	m := newMonitored(t, 2)
-	m.settle(m.factory)
-	m.bury()
-	m.read()
-	exec := func(sql string) {
-		t.Helper()
-		_, err := m.db.Exec(t.Context(), sql)
-		require.NoError(t, err)
-	}
-	exec(`UPDATE escrow_outbox SET state = 'done', settled_at = now() WHERE seq <= (SELECT min(seq) FROM escrow_outbox)`)
-	exec(`UPDATE escrow_outbox SET state = 'dead', settled_at = now() WHERE seq = (SELECT max(seq) FROM escrow_outbox)`)
-	v := m.verify()
-	require.True(t, v.Equal())
-	require.Equal(t, []Target{{Target: "topic", Waiting: 4}}, v.Targets, "the dead one is not lost")
-
-	box, err := outbox.New(m.db, store.Outbox)
-	require.NoError(t, err)
-	n, err := box.Drop(t.Context(), outbox.Filter{})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	v = m.verify()
-	require.False(t, v.Equal())
-	require.Equal(t, []Target{{Target: "topic", Waiting: 3, Dropped: 1}}, v.Targets)
-	require.Len(t, v.Differences, 1)
-	require.Equal(t, []any{"dropped", "topic", "EscrowReleased"}, []any{v.Differences[0].Kind, v.Differences[0].Target, v.Differences[0].Type})
-	require.Zero(t, v.Comparison)
-
-	exec(`UPDATE escrow_dropped SET revision = revision - 1`) // the event has a later message
-	require.True(t, m.verify().Equal())
-	exec(`UPDATE escrow_dropped SET revision = revision + 1`)
-	require.False(t, m.verify().Equal())
-	_, err = m.admin().Replay(t.Context(), Filter{From: v.Differences[0].BlockNumber, To: v.Differences[0].BlockNumber}, nil)
-	require.NoError(t, err)
-	v = m.verify()
-	require.True(t, v.Equal())
-	require.Equal(t, []Target{{Target: "topic", Waiting: 3 + 2}}, v.Targets, "the block has two events")
 }
 
 func TestVerify_NotReadable_Fails(t *testing.T) {

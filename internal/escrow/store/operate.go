@@ -66,17 +66,7 @@ func (s *Store) Replay(ctx context.Context, from, to uint64, escrow *common.Addr
 			return err
 		}
 		n = len(entries) / max(1, len(s.cfg.Targets))
-		if err := s.insert(ctx, tx, entries); err != nil {
-			return err
-		}
-		lanes := make([]string, len(s.cfg.Targets))
-		for i, target := range s.cfg.Targets {
-			lanes[i] = Lane(s.cfg.ChainID, target)
-		}
-		_, err = tx.Exec(ctx, `DELETE FROM escrow_dropped d USING processed_events p WHERE d.event_id = p.event_id AND d.lane = ANY($5)
-			AND p.chain_id = $1 AND p.block_number BETWEEN $2 AND $3 AND ($4::bytea IS NULL OR p.escrow = $4)`,
-			int64(s.cfg.ChainID), int64(from), int64(to), bytesOf(escrow), lanes)
-		return err
+		return s.insert(ctx, tx, entries)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("replay blocks %d to %d of chain %d: %w", from, to, s.cfg.ChainID, err)

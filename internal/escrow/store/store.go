@@ -36,7 +36,7 @@ func Migrations() postgres.Migrations {
 }
 
 // Outbox is the table of the messages. A lane is a target of a chain, see [Lane], and a subject is an escrow at a target: a message that a
-// target refuses for good holds back those of its escrow, until an operator replays it or drops it, which is recorded. A claim reads whether the chain is halted, see [Halted]. A lane that begins with no
+// target refuses for good holds back those of its escrow. A claim reads whether the chain is halted, see [Halted]. A lane that begins with no
 // chain id of Postgres's bigint has no chain: a cast of it would fail the claim.
 var Outbox = outbox.Table{
 	Name: "escrow_outbox", DeadBlocks: true, KeepDone: true,
@@ -48,12 +48,6 @@ var Outbox = outbox.Table{
 		var halted bool
 		return &halted, row.Scan(&halted)
 	},
-	Dropped: `, recorded AS (INSERT INTO escrow_dropped (event_id, lane, revision)
-		SELECT DISTINCT ON (m.event_id, d.lane) m.event_id, d.lane, m.revision FROM dropped d CROSS JOIN LATERAL (SELECT
-			substring(encode(d.payload, 'escape') FROM '"event_id":"([^"]+)"') AS event_id,
-			substring(encode(d.payload, 'escape') FROM '"revision":([0-9]{1,9})')::int AS revision) AS m
-		WHERE d.state = 'dead' AND m.event_id IS NOT NULL AND m.revision IS NOT NULL ORDER BY m.event_id, d.lane, m.revision DESC
-		ON CONFLICT (event_id, lane) DO UPDATE SET revision = GREATEST(escrow_dropped.revision, EXCLUDED.revision), dropped_at = now())`,
 }
 
 // Lane returns the lane of a target of a chain.
