@@ -1,6 +1,10 @@
 package evm
 
-import "errors"
+import (
+	"errors"
+	"net/url"
+	"strings"
+)
 
 // Exclusion is the reason why an endpoint must not be used. The zero value ends the exclusion.
 type Exclusion struct {
@@ -45,13 +49,23 @@ func (ep *endpoint) exclusion() error {
 	return &TransportError{Endpoint: ep.name, Err: errors.New("excluded: " + ep.excluded.Reason)}
 }
 
-// exclusion returns why the endpoint of a host must not be used; nil if it may be, or if there is no such endpoint.
+// exclusion returns why the endpoint of a subscription's host must not be used; nil if it may be, or if the subscription has a host of its
+// own. Its port may differ from that of the endpoint, unless several endpoints are of the host.
 func (c *Client) exclusion(host string) error {
-	ep, err := c.named(host)
-	if err != nil {
-		return nil // a subscription may have a host of its own
+	if ep, err := c.named(host); err == nil {
+		return ep.exclusion()
 	}
-	return ep.exclusion()
+	hostname := func(name string) string { return strings.ToLower((&url.URL{Host: name}).Hostname()) }
+	var of []*endpoint
+	for _, ep := range c.endpoints {
+		if hostname(ep.name) == hostname(host) {
+			of = append(of, ep)
+		}
+	}
+	if len(of) != 1 {
+		return nil
+	}
+	return of[0].exclusion()
 }
 
 // leftOut reports whether the endpoint is definitely excluded, so that its data does not count.

@@ -227,3 +227,25 @@ func TestHeads_OfANode_AreProven(t *testing.T) {
 		require.True(t, h.Excludes(common.Hash{0xb}), scheme)
 	}
 }
+
+// An excluded node brings no heads by a port or spelling of its own, unless that may be another node's.
+func TestExclusion_OfSubscription_ByHost(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		endpoints, host string
+		excluded        bool
+	}{
+		"another port":   {"http://geth:1 http://b", "geth:2", true},
+		"no port":        {"https://A http://b", "a", true},
+		"the same port":  {"ws://geth:1 ws://geth:2", "geth:1", true},
+		"IPv6":           {"http://[::1]:1 http://b", "[::1]:2", true},
+		"which is meant": {"http://geth:1 http://geth:2", "geth:3", false},
+		"another host":   {"http://geth:1 http://b", "c:1", false},
+	} {
+		c, err := Open(Config{ChainID: 1, Endpoints: strings.Fields(test.endpoints), Lazy: true})
+		require.NoError(t, err)
+		c.Exclude(c.Status().Endpoints[0].Endpoint, Exclusion{Reason: "test"})
+		require.Equal(t, test.excluded, c.exclusion(test.host) != nil, name)
+		c.Close()
+	}
+}
