@@ -51,9 +51,9 @@ type escrowRunCmd struct {
 // escrowChainFlags are the chain, its nodes, and what is watched.
 type escrowChainFlags struct {
 	ID         uint64   `name:"chain-id" env:"CHAIN_ID" placeholder:"ID" help:"Chain id that every node must report."`
-	RPCURLs    []string `name:"rpc-url" env:"RPC_URL" placeholder:"URL" secret:"" help:"Nodes, the preferred one first: http(s):// or ws(s)://. Of different providers: two have to agree on each final block, so with three one may be away. URLs of one host count as one node: the first is called, and a WebSocket among them brings new blocks."`
+	RPCURLs    []string `name:"rpc-url" env:"RPC_URL" placeholder:"URL" secret:"" help:"Nodes, the preferred one first: http(s):// or ws(s)://. Of different providers: two have to agree on each final block, so with three one may be away. URLs with the same host and port count as one node, as do one by HTTP and one by WebSocket of the same host: the one by HTTP is called, and the WebSocket brings new blocks."`
 	RPCFile    string   `name:"rpc-url-file" env:"RPC_URL_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
-	MaxRPS     []int    `name:"rpc-max-rps" env:"RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second: a number for each node, in their order, or one for all. 0, the default, for any; a lower limit is learned from a node's refusals."`
+	MaxRPS     []int    `name:"rpc-max-rps" env:"RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second: a number for each URL, in their order, or one for all. 0, the default, for any; a lower limit is learned from a node's refusals."`
 	Factories  []string `name:"factory-address" env:"FACTORY_ADDRESS" placeholder:"ADDRESS" help:"Factory contracts whose escrows are watched. Stored at the first start; a start with others is refused."`
 	StartBlock uint64   `env:"START_BLOCK" default:"0" placeholder:"N" help:"First block that is read, that of the first factory or an earlier one. Stored at the first start; a start with another one is refused."`
 	Events     string   `env:"ESCROW_EVENTS" placeholder:"FILE" help:"YAML file of the events of other contracts than the built-in factory and escrow. Stored at the first start; a start with others is refused."`

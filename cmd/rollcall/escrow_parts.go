@@ -86,7 +86,7 @@ func (e *escrowParts) start(p *process.Process) error {
 	e.monitor.Store(monitor)
 	p.ReportHealth(monitor.Health)
 	if urls, nodes := len(e.Chain.RPCURLs), len(e.Chain.nodes().Endpoints); nodes < urls {
-		p.Log.Warn("URLs of one host count as one node, and the first of them is called", "component", "watcher", "urls", urls, "nodes", nodes)
+		p.Log.Warn("URLs of one host count as one node, and one of them is called", "component", "watcher", "urls", urls, "nodes", nodes)
 	}
 	if e.Chain.alone() {
 		p.Log.Warn("one node is configured: where receipts prove nothing, no other node confirms its lists of logs", "component", "watcher")

@@ -86,7 +86,7 @@ func escrowOutcome(err error, partly string) error {
 type escrowNodes struct {
 	RPCURLs []string `name:"rpc-url" env:"RPC_URL" placeholder:"URL" secret:"" help:"Nodes of the chain; by default that of \"rollcall-dev\", where its database is used."`
 	RPCFile string   `name:"rpc-url-file" env:"RPC_URL_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
-	MaxRPS  []int    `name:"rpc-max-rps" env:"RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second, each item of a batch counted: a number for each node, in their order, or one for all; 0, the default, for any."`
+	MaxRPS  []int    `name:"rpc-max-rps" env:"RPC_MAX_RPS" placeholder:"N" help:"Calls that a node is sent in a second, each item of a batch counted: a number for each URL, in their order, or one for all; 0, the default, for any."`
 }
 
 func (n *escrowNodes) check(p *config.Problems, running *devinfo.Info) {

@@ -8,34 +8,44 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 )
 
-// DistinctNodes returns the nodes of a chain that may confirm each other, with the first of the WebSockets as source of heads. URLs of one
-// host are of one node, or of one provider, so only the first of them is called: those with the same port, and one by HTTP beside one by
-// WebSocket. maxRPS has a number for each URL, or one for all, or none.
+// DistinctNodes returns the nodes of a chain that may confirm each other, with the first of the WebSockets as source of heads. Two URLs are of
+// one node if they have the same host and port, or if one is by HTTP, and one by WebSocket of the same host. One of them is called, by HTTP if
+// possible. maxRPS has a number for each URL, or one for all, or none.
 func DistinctNodes(urls []string, maxRPS []int) evm.Config {
 	var cfg evm.Config
 	if len(maxRPS) < 2 {
 		cfg.MaxRPS = maxRPS
 	}
-	type host struct {
-		name, port string
+	type node struct {
+		host, port string
 		ws         bool
+		at         int // its endpoint
 	}
-	var hosts []host
+	var nodes []node
 	for i, raw := range urls {
 		ws := strings.HasPrefix(raw, "ws")
 		if ws && cfg.Subscribe == "" {
 			cfg.Subscribe = raw
 		}
 		if u, err := url.Parse(raw); err == nil { // evm.Open reports an error
-			port := u.Port()
-			if port == "" {
-				port = map[string]string{"http": "80", "ws": "80", "https": "443", "wss": "443"}[u.Scheme]
+			n := node{strings.ToLower(u.Hostname()), u.Port(), ws, len(cfg.Endpoints)}
+			if n.port == "" {
+				n.port = map[string]string{"http": "80", "ws": "80", "https": "443", "wss": "443"}[u.Scheme]
 			}
-			h := host{strings.ToLower(u.Hostname()), port, ws}
-			if slices.ContainsFunc(hosts, func(o host) bool { return o.name == h.name && (o.port == h.port || o.ws != h.ws) }) {
+			same := slices.IndexFunc(nodes, func(o node) bool { return o.host == n.host && o.port == n.port })
+			if same < 0 {
+				same = slices.IndexFunc(nodes, func(o node) bool { return o.host == n.host && o.ws != n.ws })
+			}
+			if same >= 0 {
+				if o := &nodes[same]; o.ws && !ws {
+					cfg.Endpoints[o.at], o.ws = raw, false
+					if len(maxRPS) > 1 {
+						cfg.MaxRPS[o.at] = maxRPS[i]
+					}
+				}
 				continue
 			}
-			hosts = append(hosts, h)
+			nodes = append(nodes, n)
 		}
 		cfg.Endpoints = append(cfg.Endpoints, raw)
 		if len(maxRPS) > 1 {
