@@ -24,7 +24,7 @@ type Filter struct {
 }
 
 // where is the condition for a filter's rows.
-const where = `chain_id = $1 AND ($2::bytea IS NULL OR escrow = $2) AND block_number >= $3 AND ($4 = 0 OR block_number <= $4)`
+const where = `chain_id = $1 AND ($2::bytea IS NULL OR escrow = $2) AND block_number >= $3 AND ($4::bigint = 0 OR block_number <= $4)`
 
 func (f Filter) args(a *Admin, others ...any) []any {
 	var escrow []byte

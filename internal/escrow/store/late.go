@@ -223,7 +223,7 @@ func (s *Store) rewindMany(ctx context.Context, late Late) error {
 	step, err := s.rewind(ctx, s.db, chain)
 	if err == nil {
 		step.Between = late.Last.Between
-		_, err = s.retractMany(ctx, &step)
+		err = s.retractMany(ctx, &step)
 	}
 	return err
 }

@@ -14,8 +14,6 @@ type Overview struct {
 	Chain
 	// Blocks is how many blocks were processed, and Repeated how many logs were met again from the same block, since the first start.
 	Blocks, Repeated uint64
-	// Watched reports that a process has the watcher's lease.
-	Watched bool
 	// CursorAge is the age of the cursor's block by the database's clock, 0 before the first.
 	CursorAge time.Duration
 	Instances []Instance
@@ -34,8 +32,8 @@ func (s *Store) Overview(ctx context.Context) (o Overview, err error) {
 	if o.Chain, err = s.Chain(ctx); err != nil {
 		return Overview{}, err
 	}
-	err = s.db.QueryRow(ctx, `SELECT blocks, repeated, watcher <> '' AND watcher_until > now(), GREATEST(coalesce(now() - cursor_time, '0'), '0')
-		FROM escrow_chains WHERE chain_id = $1`, int64(s.cfg.ChainID)).Scan(&o.Blocks, &o.Repeated, &o.Watched, &o.CursorAge)
+	err = s.db.QueryRow(ctx, `SELECT blocks, repeated, GREATEST(coalesce(now() - cursor_time, '0'), '0')
+		FROM escrow_chains WHERE chain_id = $1`, int64(s.cfg.ChainID)).Scan(&o.Blocks, &o.Repeated, &o.CursorAge)
 	if err != nil {
 		return Overview{}, fmt.Errorf("read chain %d: %w", s.cfg.ChainID, err)
 	}

@@ -50,17 +50,13 @@ type Read struct {
 const retractMost = 5_000
 
 // Commit stores a step and returns its messages. A reorganization of very many events is stored in several transactions, each of which moves
-// the cursor back: after an error the cursor may be a block between. It returns [ErrFenced], [ErrHalted] or [ErrSettings] if the step may not be stored, and a
-// *postgres.UnknownError if it is not known whether it was: then the chain's cursor shows it.
+// the cursor back: after an error the cursor may be a block between, and only the messages of the last transaction are returned. Commit returns
+// [ErrFenced], [ErrHalted] or [ErrSettings] if the step may not be stored, and a *postgres.UnknownError if it is not known whether it was: then
+// the chain's cursor shows it.
 func (s *Store) Commit(ctx context.Context, step Step) (messages []*events.Message, err error) {
 	begin := step.From.Number
-	if messages, err = s.retractMany(ctx, &step); err == nil {
-		var more []*events.Message
-		more, err = s.commitAlone(ctx, step)
-		messages = append(messages, more...)
-	}
-	if s.cfg.Stored != nil && len(messages) > 0 {
-		s.cfg.Stored()
+	if err = s.retractMany(ctx, &step); err == nil {
+		messages, err = s.commitAlone(ctx, step)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("store blocks %d to %d of chain %d: %w", begin, step.To.Number, s.cfg.ChainID, err)
@@ -70,32 +66,29 @@ func (s *Store) Commit(ctx context.Context, step Step) (messages []*events.Messa
 
 // retractMany stores the first part of a reorganization, in transactions of its own, until the step has at most retractMost events to
 // retract. Each moves the cursor, and the step's From, back to a block that is to be removed, too.
-func (s *Store) retractMany(ctx context.Context, step *Step) (messages []*events.Message, err error) {
+func (s *Store) retractMany(ctx context.Context, step *Step) error {
 	for step.Ancestor != nil {
 		var to events.Block
 		err := s.db.QueryRow(ctx, `SELECT number, hash, parent, time FROM escrow_blocks WHERE chain_id = $1 AND number > $2 AND number <=
-				(SELECT LEAST(block_number, $4 - 1) FROM processed_events WHERE chain_id = $1 AND status = 'pending' AND block_number > $2
+				(SELECT LEAST(block_number, $4::bigint - 1) FROM processed_events WHERE chain_id = $1 AND status = 'pending' AND block_number > $2
 					ORDER BY block_number DESC, place DESC LIMIT 1 OFFSET $3)
 			ORDER BY number DESC LIMIT 1`, int64(s.cfg.ChainID), int64(step.Ancestor.Number), retractMost, int64(step.From.Number)).
 			Scan(&to.Number, &to.Hash, &to.Parent, &to.Time)
 		if errors.Is(err, pgx.ErrNoRows) {
 			break
 		}
+		if err == nil {
+			_, err = s.commitAlone(ctx, Step{Epoch: step.Epoch, From: step.From, Ancestor: &to, To: to})
+		}
+		if err == nil && step.Between != nil {
+			err = step.Between(ctx)
+		}
 		if err != nil {
-			return messages, err
+			return err
 		}
-		more, err := s.commitAlone(ctx, Step{Epoch: step.Epoch, From: step.From, Ancestor: &to, To: to})
-		if err != nil {
-			return messages, err
-		}
-		messages, step.From = append(messages, more...), to
-		if step.Between != nil {
-			if err := step.Between(ctx); err != nil {
-				return messages, err
-			}
-		}
+		step.From = to
 	}
-	return messages, nil
+	return nil
 }
 
 // commitAlone is commit in a transaction of its own.
@@ -106,6 +99,9 @@ func (s *Store) commitAlone(ctx context.Context, step Step) (messages []*events.
 	})
 	if err != nil {
 		return nil, err
+	}
+	if s.cfg.Stored != nil && len(messages) > 0 {
+		s.cfg.Stored()
 	}
 	return messages, nil
 }
@@ -350,7 +346,7 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, step Step, final events.Bl
 			queueParked(&batch, chain, step.Blocks[i].Block, &step.Blocks[i].Parked[k])
 		}
 	}
-	batch.Queue(`UPDATE escrow_chains SET cursor_number = $2, cursor_hash = $3, cursor_time = $4, final_number = nullif($5, 0), final_hash = CASE WHEN $5 > 0 THEN $6::bytea END,
+	batch.Queue(`UPDATE escrow_chains SET cursor_number = $2, cursor_hash = $3, cursor_time = $4, final_number = nullif($5::bigint, 0), final_hash = CASE WHEN $5 > 0 THEN $6::bytea END,
 			moved_at = now(), blocks = blocks + $7, repeated = repeated + $8 WHERE chain_id = $1`,
 		chain, int64(step.To.Number), step.To.Hash[:], step.To.Time, int64(final.Number), final.Hash[:], int64(step.Count), int64(l.Repeated))
 	return tx.SendBatch(ctx, &batch).Close()
