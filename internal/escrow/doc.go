@@ -19,7 +19,9 @@
 //	     crashtest.TestScenarioA_LeaderDies crashtest.TestScenarioB_FollowerDies crashtest.TestInstances_PausedInTurn_NothingIsMissed
 //	     crashtest.TestInstance_ItsNodesFail_LeaseMoves crashtest.TestInstance_ItsTopicOrDatabaseIsAway_OthersGoOn
 //	E3   Confirmation. No list of logs is stored that only one endpoint gave, unless receipts prove it, or no other endpoint is configured.
-//	     watch.TestConfirm_OneEndpointLies_LogsAreTrue watch.TestConfirm_SingleEndpointLies_ReceiptsProve
+//	     watch.TestConfirm_OneEndpointLies_LogsAreTrue watch.TestConfirm_OneEndpointLimited_Waits
+//	     watch.TestConfirm_SingleEndpointLies_ReceiptsProve
+//	     watch.TestConfirm_SingleEndpointDisproven_CountsUnlessReceiptsDiffer
 //	     watch.TestConfirm_ListAndReceiptsLie_Unconfirmed watch.TestProve_EndpointOnItsOwnBranch_NothingIsPassed
 //	     watch.TestProve_FalseHashOfATransaction_IsNotBelieved watch.TestProve_MadeUpParent_NoBlockIsHidden
 //	E4   Completeness. The messages are the chain's events, each once, whichever process stops and whichever limits endpoints have.

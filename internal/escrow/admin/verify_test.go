@@ -79,12 +79,17 @@ func TestVerify_OneEndpointLies_TheOthersDecide(t *testing.T) {
 	require.Equal(t, 5, v.Events)
 	require.Equal(t, []Comparison{{False: 3}, {}}, []Comparison{v.Endpoints[0].Comparison, v.Endpoints[1].Comparison})
 
-	// It does not answer: the other one alone proves its list by the receipts.
-	m.proxies[0].SetRules(proxy.Rule{Fault: proxy.Fault{Kind: proxy.Reject}})
+	// It gives no list: the other one proves its own by the receipts of blocks that both have.
+	m.proxies[0].SetRules(proxy.Rule{Methods: []string{"eth_getLogs"}, Fault: proxy.Fault{Kind: proxy.Reject}})
 	v = m.verify()
 	require.True(t, v.Equal())
 	require.NotEmpty(t, v.Endpoints[0].Error)
 	require.Empty(t, v.Endpoints[1].Error)
+
+	// It does not answer: the other one may be on a branch of its own.
+	m.proxies[0].SetRules(proxy.Rule{Fault: proxy.Fault{Kind: proxy.Reject}})
+	_, err := m.admin().Verify(t.Context(), m.nodes(), 1, m.head()-depth, func(uint64) {})
+	require.ErrorIs(t, err, watch.ErrUnconfirmed)
 }
 
 func TestVerify_NotReadable_Fails(t *testing.T) {

@@ -36,70 +36,50 @@ type candidate struct {
 	logs     []evm.Log
 }
 
-// single is an endpoint on which the logs of a range rest: no other one has given them.
-type single struct {
-	endpoint string
-	headers  []evm.Header // that another endpoint must have, too
-}
-
-// readShared returns the confirmed logs of a range of final blocks, in the order of the chain. If a single endpoint proves them, another one
-// has the last block, because the endpoint may be on a branch of its own, without any events. It also has the blocks with logs, with the same
+// read returns the confirmed logs of a range of final blocks, in the order of the chain. If a single endpoint proves them, another one has the
+// last block, because the endpoint may be on a branch of its own, without any events. It also has the blocks with logs, with the same
 // transactions. It returns an error that matches errUnconfirmed if the endpoints that answer do not settle the logs, or a *tooManyError.
-func (c *confirmer) readShared(ctx context.Context, from, to uint64) ([]evm.Log, error) {
-	logs, by, err := c.read(ctx, from, to)
-	if err == nil && by != nil && !c.alone {
-		if err = c.share(ctx, by); err != nil {
-			c.metrics.unconfirmed.Inc()
-			err = fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, err)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return logs, nil
-}
-
-// share returns nil if another endpoint has the blocks on which a list rests.
-func (c *confirmer) share(ctx context.Context, by *single) error {
-	for _, h := range by.headers {
-		var errs []error
-		if !slices.ContainsFunc(c.client.Endpoints("eth_getBlockByNumber"), func(name string) bool {
-			if name == by.endpoint {
-				return false
-			}
-			other, err := c.client.HeaderAt(ctx, name, h.Number)
-			c.turn()
-			if err == nil && (other.Hash != h.Hash || other.Transactions() != h.Transactions()) {
-				err = fmt.Errorf("endpoint %s has %s, or other transactions", name, other.Hash)
-			}
-			errs = append(errs, err)
-			return err == nil
-		}) {
-			return fmt.Errorf("only endpoint %s has block %d %s: %w", by.endpoint, h.Number, h.Hash, reasons(errs))
-		}
-	}
-	return nil
-}
-
-// read returns the logs of a range as readShared does, and the endpoint on which they rest, if it is a single one.
-func (c *confirmer) read(ctx context.Context, from, to uint64) (logs []evm.Log, by *single, err error) {
+func (c *confirmer) read(ctx context.Context, from, to uint64) ([]evm.Log, error) {
 	answers, logs, err := c.agree(func(endpoint string) ([]evm.Log, error) { return c.lists.read(ctx, endpoint, from, to) },
 		func(answers []candidate) ([]evm.Log, error) { return c.settle(ctx, answers) })
 	if tooMany, ok := errors.AsType[*tooManyError](err); ok {
-		return nil, nil, tooMany
+		return nil, tooMany
 	}
 	if err != nil && len(answers) == 1 {
-		var failed error
-		logs, by, failed = c.prove(ctx, answers[0], from, to)
-		if err = errors.Join(err, failed); failed == nil {
+		var single error
+		logs, single = c.prove(ctx, answers[0], from, to)
+		if err = errors.Join(err, single); single == nil {
 			err = nil
 		}
 	}
 	if err != nil {
 		c.metrics.unconfirmed.Inc()
-		return nil, nil, fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, err)
+		return nil, fmt.Errorf("blocks %d to %d: %w: %w", from, to, errUnconfirmed, err)
 	}
-	return logs, by, nil
+	return logs, nil
+}
+
+// share returns nil if an endpoint other than one has a block, and, if it has logs of ours, the same transactions.
+func (c *confirmer) share(ctx context.Context, endpoint string, h evm.Header, logs bool) error {
+	var errs []error
+	for _, name := range c.client.Endpoints("eth_getBlockByNumber") {
+		if name == endpoint {
+			continue
+		}
+		other, err := c.client.HeaderAt(ctx, name, h.Number)
+		c.turn()
+		switch {
+		case err != nil:
+		case other.Hash != h.Hash:
+			err = fmt.Errorf("endpoint %s has %s", name, other.Hash)
+		case logs && other.Transactions() != h.Transactions():
+			err = fmt.Errorf("endpoint %s has other transactions", name)
+		default:
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return fmt.Errorf("only endpoint %s has block %d %s: %w", endpoint, h.Number, h.Hash, reasons(errs))
 }
 
 // agree asks endpoints for a list until two have given the same. Where they differ, it calls settle, or else asks one more. It returns
@@ -171,10 +151,11 @@ func (c *confirmer) settle(ctx context.Context, answers []candidate) ([]evm.Log,
 
 // proven returns the logs of a block that its receipts prove at an endpoint. Two endpoints must have the block, with the same transactions,
 // whose hashes no receipt contains; or one if no other is configured, whose only answer then counts where nothing proves it. The error matches
-// errLate if too few have the block.
+// errLate if too few have the block, or one does not have its receipts.
 func (c *confirmer) proven(ctx context.Context, header func(endpoint string) (evm.Header, error), answers []candidate) ([]evm.Log, error) {
 	type block struct{ hash, txs common.Hash }
 	need, have := 2, 0
+	late := false
 	if c.alone {
 		need = 1
 	}
@@ -194,11 +175,11 @@ func (c *confirmer) proven(ctx context.Context, header func(endpoint string) (ev
 			b, err := c.client.BlockLogs(ctx, name, h.Hash, c.topics)
 			switch {
 			case err != nil:
+				late = late || errors.Is(err, evm.ErrMissing) || errors.Is(err, evm.ErrStale)
 				errs = append(errs, err)
 			case b.Proof == evm.Proven:
 				logs[block{h.Hash, b.Header.Transactions()}] = b.Logs
-			case b.Proof == evm.NotProvable && c.alone && len(answers) == 1:
-				c.metrics.unproven.Inc()
+			case len(answers) == 1 && c.unproven(b, answers[0].logs):
 				logs[at] = answers[0].logs
 			default:
 				errs = append(errs, fmt.Errorf("block %s at %s: its logs are %s", h.Hash, name, b.Proof))
@@ -208,7 +189,7 @@ func (c *confirmer) proven(ctx context.Context, header func(endpoint string) (ev
 			return proven, nil
 		}
 	}
-	if have < need {
+	if have < need || late {
 		errs = append(errs, errLate)
 	} else {
 		errs = append(errs, fmt.Errorf("of %d endpoints with the block, too few have the one that an endpoint proves", have))
@@ -217,38 +198,34 @@ func (c *confirmer) proven(ctx context.Context, header func(endpoint string) (ev
 }
 
 // prove returns the logs of a range that only one endpoint has answered. Each of its blocks is proven: by the bloom of its header, or by
-// its receipts. The blocks must follow each other: receipts prove only what a block has. If no other endpoint is configured, and the chain's
-// headers prove nothing, the endpoint's list counts.
-func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) (all []evm.Log, by *single, err error) {
+// its receipts. The blocks must follow each other: receipts prove only what a block has. If no other endpoint is configured, and nothing is
+// proven, the endpoint's list counts.
+func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) (all []evm.Log, err error) {
 	var last evm.Header
-	var headers []evm.Header
+	headers := map[uint64]evm.Header{} // of the blocks with logs
 	for n := from; n <= to; n++ {
 		h, err := c.client.HeaderAt(ctx, a.endpoint, n)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		before := len(all)
 		if !h.Excludes(c.topics...) || laterBlooms(c.client.ChainID()) {
 			b, err := c.client.BlockLogs(ctx, a.endpoint, h.Hash, c.topics)
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
-			switch {
+			switch given := ofBlock(a.logs, n); {
 			case b.Proof == evm.Proven:
 				all = append(all, b.Logs...)
-			case b.Proof == evm.NotProvable && c.alone:
-				c.metrics.unproven.Inc()
-				all = append(all, ofBlock(a.logs, n)...)
+			case c.unproven(b, given):
+				all = append(all, given...)
 			default:
-				return nil, nil, fmt.Errorf("block %d at %s: its logs are %s, and no other endpoint answers", n, a.endpoint, b.Proof)
+				return nil, fmt.Errorf("block %d at %s: its logs are %s, and no other endpoint answers", n, a.endpoint, b.Proof)
 			}
 			h = b.Header // whose number and parent are proven, too
+			headers[n] = h
 		}
 		if h.Number != n || n > from && h.Parent != last.Hash {
-			return nil, nil, fmt.Errorf("blocks %d and %d at %s are of different branches", n-1, n, a.endpoint)
-		}
-		if n == to || len(all) > before {
-			headers = append(headers, h)
+			return nil, fmt.Errorf("blocks %d and %d at %s are of different branches", n-1, n, a.endpoint)
 		}
 		last = h
 		c.turn()
@@ -256,8 +233,27 @@ func (c *confirmer) prove(ctx context.Context, a candidate, from, to uint64) (al
 	if all = c.ours(all); !same(all, a.logs) {
 		c.distrustOthers([]candidate{a}, all)
 	}
-	headers = slices.DeleteFunc(headers, func(h evm.Header) bool { return h.Number < to && len(ofBlock(all, h.Number)) == 0 })
-	return all, &single{a.endpoint, headers}, nil
+	if c.alone {
+		return all, nil
+	}
+	for logs := all; len(logs) > 0; {
+		of := ofBlock(logs, logs[0].BlockNumber)
+		logs = logs[len(of):]
+		if err := c.share(ctx, a.endpoint, headers[of[0].BlockNumber], true); err != nil {
+			return nil, err
+		}
+	}
+	return all, c.share(ctx, a.endpoint, last, false)
+}
+
+// unproven reports whether the list of a block counts although nothing proves it: no other endpoint is configured, and the block's receipts
+// have the same logs, or prove nothing. On some chains the root leaves out some receipts, which looks like false ones.
+func (c *confirmer) unproven(b evm.BlockLogs, given []evm.Log) bool {
+	if !c.alone || b.Proof == evm.Disproven && !same(c.ours(b.Logs), given) {
+		return false
+	}
+	c.metrics.unproven.Inc()
+	return true
 }
 
 // distrustOthers records the endpoints whose lists were false.

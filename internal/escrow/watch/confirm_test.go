@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/big"
 	"slices"
 	"testing"
@@ -133,7 +134,6 @@ var lies = map[string]proxy.Rule{
 		return l
 	})},
 	"null":           {Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}},
-	"429":            {Fault: proxy.Fault{Kind: proxy.Status, Code: 429}},
 	"internal error": {Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"}},
 	"lost":           {Fault: proxy.Fault{Kind: proxy.Lose}},
 	"garbled":        {Fault: proxy.Fault{Kind: proxy.Garble}},
@@ -151,12 +151,26 @@ func TestConfirm_OneEndpointLies_LogsAreTrue(t *testing.T) {
 				p.SetRules()
 			}
 			f.proxies[i].SetRules(lie)
-			logs, _, err := f.confirmer().read(t.Context(), 1, f.head)
+			logs, err := f.confirmer().read(t.Context(), 1, f.head)
 			require.NoError(t, err, "%s at endpoint %d", name, i)
 			require.Equal(t, f.want(1, f.head), got(logs), "%s at endpoint %d", name, i)
 			require.Positive(t, f.proxies[i].Injected()[name])
 		}
 	}
+}
+
+// E3: while an endpoint is limited, nothing shows that the other one is not on a branch of its own.
+func TestConfirm_OneEndpointLimited_Waits(t *testing.T) {
+	t.Parallel()
+	f := newNodes(t, 2)
+	f.proxies[0].SetRules(proxy.Rule{Methods: []string{logsMethod}, Fault: proxy.Fault{Kind: proxy.Status, Code: 429}})
+	_, err := f.confirmer().read(t.Context(), 1, f.head)
+	require.ErrorIs(t, err, errUnconfirmed)
+	f.proxies[0].SetRules()
+	require.Eventually(t, func() bool {
+		logs, err := f.confirmer().read(t.Context(), 1, f.head)
+		return err == nil && slices.Equal(f.want(1, f.head), got(logs))
+	}, patience, 5*time.Millisecond)
 }
 
 // E3: the only endpoint proves its lists by receipts.
@@ -167,10 +181,28 @@ func TestConfirm_SingleEndpointLies_ReceiptsProve(t *testing.T) {
 		lie := lies[name]
 		lie.Methods = []string{logsMethod}
 		f.proxies[0].SetRules(lie)
-		logs, _, err := f.confirmer().read(t.Context(), 1, f.head)
+		logs, err := f.confirmer().read(t.Context(), 1, f.head)
 		require.NoError(t, err, name)
 		require.Equal(t, f.want(1, f.head), got(logs), name)
 	}
+}
+
+// E3: where the root of a chain's receipts leaves out some, the list of the only endpoint counts if its receipts have the same logs.
+func TestConfirm_SingleEndpointDisproven_CountsUnlessReceiptsDiffer(t *testing.T) {
+	t.Parallel()
+	f := newNodes(t, 1)
+	more := proxy.Rule{Methods: []string{"eth_getBlockReceipts"}, Fault: proxy.AlterList(func(l []map[string]any) []map[string]any {
+		system := maps.Clone(l[len(l)-1])
+		system["logs"], system["transactionIndex"] = []any{}, hexutil.Uint64(len(l))
+		return append(l, system)
+	})}
+	f.proxies[0].SetRules(more)
+	logs, err := f.confirmer().read(t.Context(), 1, f.head)
+	require.NoError(t, err)
+	require.Equal(t, f.want(1, f.head), got(logs))
+	f.proxies[0].SetRules(more, proxy.Rule{Methods: []string{logsMethod}, Fault: lies["other data"].Fault})
+	_, err = f.confirmer().read(t.Context(), 1, f.head)
+	require.ErrorIs(t, err, errUnconfirmed)
 }
 
 // E3: receipts that are false prove nothing, so nothing is believed.
@@ -187,10 +219,10 @@ func TestConfirm_ListAndReceiptsLie_Unconfirmed(t *testing.T) {
 		})},
 	)
 	f.proxies[1].SetRules(proxy.Rule{Methods: []string{"eth_getBlockReceipts", "eth_getTransactionReceipt"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"}})
-	_, _, err := f.confirmer().read(t.Context(), 1, f.head)
+	_, err := f.confirmer().read(t.Context(), 1, f.head)
 	require.ErrorIs(t, err, errUnconfirmed)
 	f.proxies[1].SetRules()
-	logs, _, err := f.confirmer().read(t.Context(), 1, f.head)
+	logs, err := f.confirmer().read(t.Context(), 1, f.head)
 	require.NoError(t, err)
 	require.Equal(t, f.want(1, f.head), got(logs))
 }
@@ -212,7 +244,7 @@ func TestConfirm_Limits_AllLogs(t *testing.T) {
 		for _, p := range f.proxies {
 			p.SetRules(rule)
 		}
-		logs, _, err := f.confirmer().read(t.Context(), 1, f.head)
+		logs, err := f.confirmer().read(t.Context(), 1, f.head)
 		require.NoError(t, err, name)
 		require.Equal(t, f.want(1, f.head), got(logs), name)
 	}
@@ -267,47 +299,22 @@ func TestLists_Span_FollowsTheAnswers(t *testing.T) {
 	require.Equal(t, uint64(maxSpan), l.of("a").most)
 }
 
-// A refused range limits the queries after it until a longer one is answered. Longer ones are tried ever more seldom while they are refused.
-func TestLists_RangeLimit_IsTriedAgain(t *testing.T) {
-	t.Parallel()
-	l := &lists{}
-	refuse := func() {
-		t.Helper()
-		n := l.of("a").span
-		require.True(t, l.refused(n, &evm.LogsLimitError{Endpoint: "a", Limit: evm.LimitRange}))
-		require.Equal(t, n/2, l.of("a").span)
-	}
-	answers := func() (n int) {
-		for span := l.of("a").span; l.of("a").span == span && n < 10*firstTry; n++ {
-			l.answered("a", span)
-		}
-		return n
-	}
-	refuse()
-	require.Equal(t, firstTry, answers())
-	refuse()
-	require.Equal(t, 2*firstTry, answers())
-	require.Equal(t, uint64(firstSpan), l.of("a").span)
-	require.Equal(t, 1, answers(), "it is answered, so there is no such limit")
-	require.Equal(t, uint64(2*firstSpan), l.of("a").span)
-}
-
 // A list does not grow without a bound: the range is read in parts. One block is read whole.
 func TestConfirm_MoreThanAListHolds_NamesThePart(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, 2)
 	c := f.confirmer()
-	all, _, err := c.read(t.Context(), 1, f.head)
+	all, err := c.read(t.Context(), 1, f.head)
 	require.NoError(t, err)
 	c.maxBytes = sizeOf(&all[0])
-	_, _, err = c.read(t.Context(), 1, f.head)
+	_, err = c.read(t.Context(), 1, f.head)
 	tooMany, ok := errors.AsType[*tooManyError](err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, &tooManyError{1, f.head}, tooMany)
 	require.Equal(t, f.head/2, tooMany.fewer())
 	var parts []string
 	for n := uint64(1); n <= f.head; n++ {
-		logs, _, err := c.read(t.Context(), n, n)
+		logs, err := c.read(t.Context(), n, n)
 		require.NoError(t, err)
 		parts = append(parts, got(logs)...)
 	}

@@ -244,7 +244,7 @@ func (w *Watcher) successor(ctx context.Context, head evm.Header) (h evm.Header,
 	}
 	var errs []error
 	names := w.cfg.Client.Endpoints("eth_getBlockByNumber")
-	away := len(names) == 0 // some give no answer
+	away := len(names) < 2 && !w.cfg.Alone || len(names) == 0 // some give no answer
 	for _, name := range names {
 		if rank(h) == 3 {
 			break

@@ -381,18 +381,25 @@ func TestInstant_TagRecovers_ManyEvents(t *testing.T) {
 // over.
 func TestInstant_HeadsWithoutBlocks_AnotherProcessReads(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 13, 2)
-	w.delivery = Instant
-	w.mine(4)
-	w.start()
-	w.awaitAll()
-	w.everywhere(proxy.Rule{Methods: []string{"eth_getBlockByNumber"}, When: proxy.Asks(`"0x`), Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}})
-	w.openEndpoints(14)
-	w.mine(3) // its own head is not the next block
-	w.start()
-	w.awaitAll()
-	w.requireTruth(w.head)
-	require.EqualValues(t, 2, w.epoch())
+	blind := proxy.Rule{Methods: []string{"eth_getBlockByNumber"}, When: proxy.Asks(`"0x`), Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}}
+	for name, other := range map[string]proxy.Rule{"both": blind, "one, and the other is limited": {Fault: proxy.Fault{Kind: proxy.Status, Code: 429}}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 13, 2)
+			w.delivery = Instant
+			w.mine(4)
+			w.start()
+			w.awaitAll()
+			w.proxies[0].SetRules(blind)
+			w.proxies[1].SetRules(other)
+			w.openEndpoints(14)
+			w.mine(3) // its own head is not the next block
+			w.start()
+			w.awaitAll()
+			w.requireTruth(w.head)
+			require.EqualValues(t, 2, w.epoch())
+		})
+	}
 }
 
 // calls counts the calls to all endpoints, and the polls among them.

@@ -11,7 +11,7 @@ import (
 
 const (
 	// lookEvery is the time between two looks for blocks that should be stored. On a chain whose final block moves each six minutes, the looks
-	// of three processes are a hundredth of the calls.
+	// of three processes are a tenth of the calls.
 	lookEvery = 2 * time.Minute
 	// farBehind is how many blocks before a head that was received the cursor counts as behind, although it moves.
 	farBehind = 50
@@ -44,6 +44,7 @@ func (w *Watcher) look(ctx context.Context, before common.Hash) (cursor common.H
 		return before
 	}
 	if chain.Cursor.Hash != before && w.cfg.Client.Head().Number <= chain.Cursor.Number+farBehind {
+		w.newest.Store(0) // the cursor may have gone back
 		return chain.Cursor.Hash
 	}
 	finality := w.cfg.Finality

@@ -63,19 +63,13 @@ type lists struct {
 type limits struct {
 	span       uint64    // blocks of the next query
 	most       uint64    // blocks of any query; it has refused more
-	full       int       // answers of most blocks since the last refusal of more
-	tryAfter   int       // after how many of them more are asked for again
 	byContract bool      // it refuses queries by topics alone
 	contracts  int       // of a query, at most
 	until      time.Time // when all of this is forgotten
 }
 
-// firstTry is after how many answers of the most blocks that an endpoint allows a query asks for more: the refusal may have been a fault.
-// A try that is refused doubles the number.
-const firstTry = 16
-
 // limitsAge is for how long an endpoint's limits are believed: a refusal may have been a fault, and plans change.
-const limitsAge = time.Hour
+const limitsAge = 10 * time.Minute
 
 // of returns a copy of an endpoint's limits.
 func (l *lists) of(endpoint string) limits {
@@ -91,7 +85,7 @@ func (l *lists) entry(endpoint string) *limits {
 	}
 	at := l.limits[endpoint]
 	if at == nil || time.Now().After(at.until) {
-		at = &limits{span: firstSpan, most: maxSpan, contracts: maxAddresses, tryAfter: firstTry, until: time.Now().Add(limitsAge)}
+		at = &limits{span: firstSpan, most: maxSpan, contracts: maxAddresses, until: time.Now().Add(limitsAge)}
 		l.limits[endpoint] = at
 	}
 	return at
@@ -101,17 +95,8 @@ func (l *lists) entry(endpoint string) *limits {
 func (l *lists) answered(endpoint string, n uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.entry(endpoint)
-	if n > at.most { // it does not refuse that any more
-		at.most = maxSpan
-	}
-	if n >= at.span {
+	if at := l.entry(endpoint); n >= at.span {
 		at.span = min(2*n, at.most)
-	}
-	if n == at.most && n < maxSpan {
-		if at.full++; at.full >= at.tryAfter {
-			at.span = min(2*n, maxSpan)
-		}
 	}
 }
 
@@ -137,11 +122,8 @@ func (l *lists) refused(n uint64, e *evm.LogsLimitError) (smaller bool) {
 	if e.Blocks > 0 && e.Blocks < n {
 		at.span = e.Blocks
 	}
-	if n > at.most {
-		at.full, at.tryAfter = 0, 2*at.tryAfter
-	}
 	if e.Limit == evm.LimitRange {
-		at.full, at.most = 0, max(at.span, e.Blocks)
+		at.most = max(at.span, e.Blocks)
 	}
 	return true
 }
@@ -230,13 +212,13 @@ func (l *lists) query(ctx context.Context, endpoint string, q evm.LogQuery, crea
 		}
 		contracts = slices.DeleteFunc(slices.Collect(maps.Keys(own)), func(a common.Address) bool { return asked[a] })
 	}
-	return l.merged(ctx, endpoint, answers)
+	return l.merged(ctx, endpoint, answers), nil
 }
 
 // merged returns the logs of several answers of an endpoint in the order of the chain. Within an answer their places decide. In a block with
 // logs in several answers the node's indexes do, unless they repeat, fall or are so large that they may have begun again from 0: then the
-// receipts of the block decide.
-func (l *lists) merged(ctx context.Context, endpoint string, answers [][]evm.Log) ([]evm.Log, error) {
+// receipts of the block decide. Without receipts their order stays, and another endpoint has to give the same.
+func (l *lists) merged(ctx context.Context, endpoint string, answers [][]evm.Log) []evm.Log {
 	all := slices.Concat(answers...)
 	slices.SortStableFunc(all, func(a, b evm.Log) int { return cmp.Compare(a.BlockNumber, b.BlockNumber) })
 	parts := map[uint64]int{} // how many answers have logs of a block
@@ -260,14 +242,12 @@ func (l *lists) merged(ctx context.Context, endpoint string, answers [][]evm.Log
 		if regular[number] && rising(of) {
 			continue
 		}
-		b, err := l.client.BlockLogs(ctx, endpoint, last.BlockHash, l.topics)
-		l.turn()
-		if err != nil {
-			return nil, err
+		if b, err := l.client.BlockLogs(ctx, endpoint, last.BlockHash, l.topics); err == nil {
+			all = replaced(all, number, b.Logs)
 		}
-		all = replaced(all, number, b.Logs)
+		l.turn()
 	}
-	return all, nil
+	return all
 }
 
 // maxIndex is how large indexes of logs are at most where they decide. No block has so many logs.

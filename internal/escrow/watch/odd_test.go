@@ -320,7 +320,7 @@ func TestConfirm_ListsDiffer_NoTimeOfOneEndpoint(t *testing.T) {
 			return l
 		})})
 		w.proxies[1-i].SetRules(proxy.Rule{Methods: []string{logsMethod}, Fault: lies["the first is missing"].Fault})
-		logs, err := w.idle().confirm.readShared(t.Context(), 1, w.head.Number)
+		logs, err := w.idle().confirm.read(t.Context(), 1, w.head.Number)
 		require.NoError(t, err)
 		require.Equal(t, placesOf(w.head.At(1), w.head.At(2), w.head), places(logs))
 		for _, l := range logs {

@@ -58,7 +58,7 @@ func (w *Watcher) startReading(ctx context.Context, from uint64, final events.Bl
 	r := &reading{from: from, to: min(from+w.span-1, final.Number), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
-		r.logs, r.err = w.confirm.readShared(ctx, r.from, r.to)
+		r.logs, r.err = w.confirm.read(ctx, r.from, r.to)
 	}()
 	return r
 }

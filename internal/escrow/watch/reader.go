@@ -95,14 +95,12 @@ func (r *Reader) Lists(ctx context.Context, from, to uint64) []List {
 }
 
 // Confirm returns the confirmed list of a range of final blocks, of which endpoints have given the lists. It fails with [ErrUnconfirmed].
-// While only one endpoint answers, its list counts if receipts prove it, although the endpoint may be on a branch of its own: the list is
-// compared with messages, and not stored.
 func (r *Reader) Confirm(ctx context.Context, from, to uint64, lists ...List) (List, error) {
 	answers := slices.DeleteFunc(slices.Clone(lists), func(l List) bool { return l.Err != nil })
 	if len(answers) > 1 && !slices.ContainsFunc(answers[1:], func(l List) bool { return !same(l.logs, answers[0].logs) }) {
 		return List{logs: answers[0].logs}, nil
 	}
-	logs, _, err := r.confirm.read(ctx, from, to)
+	logs, err := r.confirm.read(ctx, from, to)
 	return List{logs: logs}, err
 }
 
@@ -137,7 +135,7 @@ func (r *Reader) match(l List, register func([]events.Occurrence)) (blocks []sto
 
 // Read returns the confirmed blocks of a range of final blocks that have events or logs that do not decode. It fails with [ErrUnconfirmed].
 func (r *Reader) Read(ctx context.Context, from, to uint64) ([]store.Read, error) {
-	logs, err := r.confirm.readShared(ctx, from, to)
+	logs, err := r.confirm.read(ctx, from, to)
 	if err != nil {
 		return nil, err
 	}
