@@ -79,7 +79,7 @@ type escrowVerifyCmd struct {
 
 func (escrowVerifyCmd) Help() string {
 	return `It reads the blocks again from all nodes, and compares what they confirm with the messages that were not retracted, whether they are
-published or still wait. Blocks must be final and read, from the start block on; at most a million at a time. MISSING are events that no message has,
+published, still wait, or were dropped as dead letters. Blocks must be final and read, from the start block on; at most a million at a time. MISSING are events that no message has,
 and FALSE are messages of events that the chain does not have like that. A row of a node has its answers alone: one whose answers differ from
 what the nodes confirm is wrong itself.
 

@@ -21,10 +21,9 @@
 // # Limits of providers
 //
 // Each endpoint has the number of blocks of a query that it has answered lately. A refusal as too large halves it, or sets it to the
-// number that the refusal suggests, and an answer doubles it. A refused range bounds the later ones, until one beyond it is answered: it is
-// asked for ever more seldom. A single block that is too large cannot be narrowed: it is read by its
-// receipts. An endpoint that refuses topics without contracts is asked for the factories and escrows, in chunks, and
-// then for the escrows that the answers create.
+// number that the refusal suggests, and an answer doubles it. A refused range bounds the later ones for ten minutes. A single
+// block that is too large cannot be narrowed: it is read by its receipts. An endpoint that refuses topics without contracts is asked for the
+// factories and escrows, in chunks, and then for the escrows that the answers create.
 //
 // # Finality
 //
